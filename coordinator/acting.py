@@ -1,4 +1,4 @@
-"""Sending what was decided about one job: each action becomes a transaction, all are sent before any is waited for."""
+"""Sends the decisions about one job: each act becomes a transaction, and all are sent before any is waited for."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Beside = Callable[[JobId, Callable[[], Any]], Any]
 
 
 class Actions:
-    """The transactions of a coordinator's decisions."""
+    """Sends the transactions of a coordinator's decisions."""
 
     def __init__(
         self, parts: CoordinatorParts, sender: Sender[None], aggregators: Aggregators, beside: Beside
     ) -> None:  # fmt: skip
-        """`beside`: does the long work of a job, and meanwhile what has deadlines."""
+        """`beside` runs a job's long work on a thread, and meanwhile plays other jobs' games."""
         self._parts = parts
         self._beside = beside
         self._contracts = parts.party.contracts
@@ -46,7 +46,7 @@ class Actions:
         self._asks = Asks(self._contracts, parts.me)
 
     def act(self, job: JobId, seen: AggregatorJob, acts: Iterable[Act], decider: Decider) -> bool:
-        """Send what was decided, all of it before waiting for any; whether anything took effect."""
+        """Sends all acts before it waits for any; returns True if one of them took effect."""
         sent = []
         for act in acts:
             try:
@@ -60,11 +60,11 @@ class Actions:
                     claim = key.removeprefix("demand/")
                     event("demanded", time=decider.now, claim=claim, round=act.round, slot=act.slot)
             except Crashed as error:
-                log.error("a merge ended what ran it", job=job.hex(), why=error.message, hint=error.hint)
+                log.error("a merge ended the process that ran it", job=job.hex(), why=error.message, hint=error.hint)
             except LockstepError as error:
                 # Mostly that anybody may call these, and somebody was first; what stays due is tried again.
                 log.info(
-                    "the transaction was not sent: another party may have been first",
+                    "a transaction was not sent: another party may have been first",
                     action=act.do.value,
                     why=error.message,
                     hint=error.hint,
@@ -72,7 +72,7 @@ class Actions:
         return sum(self._sender.mined(key) for key in sent) > 0
 
     def _call(self, job: JobId, seen: AggregatorJob, act: Act, decider: Decider) -> tuple[str, Call]:
-        """(key, transaction) of an act; runs the merge Program for a merge."""
+        """Returns (key, transaction) of an act; for a merge, runs the merge Program first."""
         name = f"{act.do.lower()}/{job.hex()}/{seen.job.attempt}"
         match act.do:
             case Do.DEPOSIT:
@@ -104,7 +104,7 @@ class Actions:
             return reading.bodies(session, reading.hex32(job), r.number, r.state.attempt)
 
     def _attest(self, job: JobId, r: AggregatorRound, slots: Collection[int]) -> Call:
-        """All these slots' receipts in one transaction; one that the contract refuses by now keeps no other."""
+        """Returns one transaction with all these slots' receipts, without those that the contract would refuse now."""
         with self._parts.database.reading() as session:
             given = receipts.held(session, reading.hex32(job), r.number, r.state.attempt, slots)
         whole = self._contracts.market.attest(job, r.number, given)
@@ -112,7 +112,7 @@ class Actions:
             return whole
         alone = [one for one in given if self._sender.allowed(self._contracts.market.attest(job, r.number, [one]))]
         if not alone:
-            raise TryLater("the chain takes none of these receipts now", hint="others may have sent them already")
+            raise TryLater("the chain accepts none of these receipts now", hint="others may have sent them already")
         return self._contracts.market.attest(job, r.number, alone)
 
     def _merge(self, job: JobId, seen: AggregatorJob, r: AggregatorRound, rounds: int) -> tuple[str, Call]:

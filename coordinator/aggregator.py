@@ -1,6 +1,6 @@
-"""The aggregator's work on one job: payloads judged, merges computed, claims kept so that they can be defended.
+"""The aggregator's work on one job: checks payloads, computes merges, archives claims so that they can be defended.
 
-I/O and arithmetic, no decisions: `decide` says what, this module does it.
+This module does I/O and arithmetic; `decide` makes the decisions.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from coordinator.parts import CoordinatorParts
 
 HEAD = 8
-"""The first bytes of a tensor of varying length, in which its format states it, at most."""
+"""The most bytes at the start of a variable-length tensor in which its format states its length."""
 
 
 class Aggregator:
-    """One job, loaded and checked, with what was fetched for it."""
+    """One loaded and checked job, with its fetched data."""
 
     def __init__(self, job: Job, parts: CoordinatorParts, cache: MemoryCache) -> None:
-        """`cache`: what all jobs' claims and payloads take in memory."""
+        """`cache` holds the claims and payloads of all jobs in memory."""
         party = parts.party
         table = GameTable(party.contracts.game, party.addresses.block)
         self.job = job
@@ -53,13 +53,14 @@ class Aggregator:
         self._archive.mkdir(parents=True, exist_ok=True)
 
     def judge(self, ref: merging.Payload) -> tuple[Report, str]:
-        """Fetch and decode a revealed payload: (report, reason)."""
+        """Fetches and decodes a revealed payload; returns (report, reason)."""
         return merging.judge(lambda: self._payload(ref))
 
     def merge(self, place: Place, records: Sequence[RoundRecord]) -> tuple[StateRoot, StateRoot, Cid]:
-        """(out, out2, checkpoint's CID) of the last round's merge, bound and archived before anybody may learn of it.
+        """Returns (out, out2, checkpoint's CID) of the last round's merge, bound in the guard and archived before it is
+        published.
 
-        Raises the store's errors, Mismatch if the inputs are not those that the contract froze, GuardRefused.
+        Raises the store's errors, Mismatch if the inputs differ from those that the contract froze, GuardRefused.
         """
         base, payloads = self._inputs(records)
         other = Mismatch(
@@ -76,19 +77,19 @@ class Aggregator:
         return StateRoot(done.out), StateRoot(done.out2), cid
 
     def held(self, place: Place, records: Sequence[RoundRecord]) -> HeldClaim:
-        """A merge claim of ours, computed again from its archive, or else from public data."""
+        """Returns a merge claim of this account, recomputed from its archive, or else from public data."""
         run = self._archived_run(place, records[-1])
         if run is None or run.root(0, run.start) != place.base:
             run = self.merge_run(*self._inputs(records), records[-1])
         return self.defence.hold(place.claim, run, [merging.finish(run).root])
 
     def forget(self, claim: ClaimId) -> None:
-        """Drop the archive of a claim that can no longer be challenged."""
+        """Drops the archive of a claim that can no longer be challenged."""
         self.defence.drop(claim)
         self._start_file(claim).unlink(missing_ok=True)
 
     def merge_run(self, base: Checkpoint, payloads: Sequence[Tensors | None], r: RoundRecord) -> ClaimRun:
-        """The computation of a round's merge."""
+        """Returns the computation of a round's merge."""
         return jobs.merge_run(self.job, base, payloads, r.seed, r.number)
 
     def _inputs(self, records: Sequence[RoundRecord]) -> tuple[Checkpoint, list[Tensors | None]]:
@@ -108,7 +109,7 @@ class Aggregator:
         return self._archive / f"{claim.hex()}.start"
 
     def _archived_run(self, place: Place, r: RoundRecord) -> ClaimRun | None:
-        """From the archive; None if it is lost or damaged: public data gives it again."""
+        """Returns a merge's computation from its archive; None if that is lost or damaged."""
         own = self._start_file(place.claim)
         try:
             # INVARIANT: whatever id the chain has given a merge of ours, it is defended by what it was made from.
@@ -129,7 +130,7 @@ def _tell_move(now: Seconds, game: GameId, due: Due, _: float) -> None:
 def _start_file(
     job: Job, merge_in: bytes, base: Checkpoint, payloads: Sequence[Tensors | None]
 ) -> Iterator[bytes | memoryview]:
-    """S_0 of a merge as a file, its root in the first line: each payload in the format in which it travels."""
+    """Yields the file of a merge's S_0: its root in the first line, then each payload in its wire format."""
     formats = [None if tensors is None else format_of(tensors, job.wire_format) for tensors in payloads]
     yield head_line({"formats": formats, "merge_in": merge_in.hex()})
     yield from encoded((*base.shared, *base.outer), F32_FORMAT)
@@ -139,7 +140,7 @@ def _start_file(
 
 
 def _merge_in(path: Path) -> bytes | None:
-    """The root of the S_0 that a file holds; None if it does not say so."""
+    """Returns the root of S_0 that a file names; None if it names none."""
     try:
         return bytes.fromhex(read_tensors(path)[0]["merge_in"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -147,7 +148,7 @@ def _merge_in(path: Path) -> bytes | None:
 
 
 def _read_start(job: Job, formats: Sequence[str | None], body: memoryview) -> tuple[Checkpoint, list[Tensors | None]]:
-    """(base, payloads) of `_start_file`; raises ValueError."""
+    """Parses the body of `_start_file` into (base, payloads); raises ValueError."""
     at = 0
 
     def read(headers: Sequence[TensorHeader | None], wire_format: str) -> Tensors:

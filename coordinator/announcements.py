@@ -1,7 +1,7 @@
-"""Announced claims: a worker's EIP-712 signature over its claim, and a hint where to fetch early.
+"""Announced claims: a worker's EIP-712 signature over its claim, and the CIDs from which to fetch early.
 
-The hint is the last one's; signed claims are all kept and served, since two different ones for one slot convict whoever
-signed them (DisputeGame.equivocate). Anybody may look for pairs: verifiers do.
+Only the latest CIDs are kept. Signed claims are all kept and served, since two different ones for one slot convict
+their signer (DisputeGame.equivocate). Anybody may search for such pairs; verifiers do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lockstep.protocol.errors import Mismatch, NotFoundError
 from lockstep.protocol.types import MERGE_SLOT, Digest
 
 KEPT_SIGNED = 16
-"""Different signed claims that are kept for one slot; two convict, so nobody needs more."""
+"""Number of different signed claims kept for one slot; two suffice to convict."""
 
 
 def accept(context: ApiContext, request: SignedRequest, announced: ClaimIn) -> str:
@@ -52,13 +52,15 @@ def accept(context: ApiContext, request: SignedRequest, announced: ClaimIn) -> s
 
 
 def _keep(session: Session, announced: ClaimIn, key: str, digest: Digest, now: int) -> None:
-    """Keep a signed claim beside those that were shown before."""
+    """Keeps a signed claim beside the earlier ones for its slot."""
     known = session.scalars(select(SignedClaimRow.digest).where(SignedClaimRow.claim == key)).all()
     if "0x" + digest.hex() in known:
         return
     if len(known) >= KEPT_SIGNED:
         raise Mismatch(
-            f"{KEPT_SIGNED} different claims are signed for this slot", hint="one is made", code="claims_full"
+            f"{KEPT_SIGNED} different claims are signed for this slot",
+            hint="sign one claim for a slot",
+            code="claims_full",
         )
     body = SignedClaimBody.model_validate(announced.model_dump(include=set(SignedClaimBody.model_fields))).model_dump()
     session.add(SignedClaimRow(claim=key, digest="0x" + digest.hex(), body=body, time=now))

@@ -1,4 +1,4 @@
-"""Demands for data: rows that somebody asks for are posted on chain, and own demands that nobody answered are ended."""
+"""Answers demands for dataset rows by posting them on chain, and settles own demands that nobody answered."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Call
 
 TOLD = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
-"""The event told after each act about a demand, by the first part of the act's key; of others none."""
+"""The event printed after an act about a demand, by the first part of the act's key; other acts print none."""
 
 
 class DemandsOfJobs:
-    """The rows that a coordinator posts, since the data are here, and an answer earns 60 % of the asker's bond; and its
-    own demands for payloads, whose bonds it takes back."""
+    """Posts demanded rows, since the coordinator has the data and an answer earns 60 % of the asker's bond, and settles
+    its own demands for payloads."""
 
     def __init__(self, parts: CoordinatorParts, sender: Sender[None], aggregators: Aggregators) -> None:
         self._me = parts.me
@@ -34,7 +34,7 @@ class DemandsOfJobs:
         self._answers = Answers(parts.party.contracts, parts.party.store, parts.me)
 
     def tend(self, job: JobId, params: JobParams, now: Seconds) -> bool:
-        """Do what is due about demands for a job's data; whether anything was done."""
+        """Does what is due about demands for a job's data; returns True if anything was sent."""
         with self._database.reading() as session:
             asked = reading.row_demands(session, reading.hex32(job), now)
             own = reading.own_demands(session, reading.hex32(job), self._me)

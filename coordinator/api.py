@@ -330,7 +330,7 @@ class Pieces(StreamingResponse):
         try:
             await super().stream_response(send)
         except LockstepError as error:
-            log.warning("answer broken off", code=error.code, why=error.message)
+            log.warning("an answer to a request was cut off", code=error.code, why=error.message)
 
 
 def _parsed(kind: type[BodyT], request: SignedRequest) -> BodyT:
@@ -360,10 +360,12 @@ def readyz(context: Ctx) -> dict[str, Any]:
     with context.database.reading() as session:
         cursor = session.get(CursorRow, 1)
     if cursor is None:
-        raise TryLater("nothing is indexed yet", hint="is the RPC reachable? see the log")
+        raise TryLater("nothing is indexed yet", hint="check that the chain's RPC answers, and read the log")
     silence = int(time.time()) - cursor.checked
     if silence > READY_SECONDS:
-        raise TryLater(f"the chain was last heard {silence} s ago", hint="is the RPC reachable? see the log")
+        raise TryLater(
+            f"the chain last answered {silence} s ago", hint="check that the chain's RPC answers, and read the log"
+        )
     return {"status": "ok", "block": cursor.block, "behind": cursor.head - cursor.block}
 
 

@@ -1,4 +1,5 @@
-"""The pages' scripts and styles, held in memory: two libraries as npm has them (tools/vendored.py), and our own."""
+"""The pages' scripts and styles, held in memory: two libraries from npm (tools/vendored.py), and the coordinator's
+own."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ class Asset:
     compressed: bytes
     media_type: str
     digest: str
-    """The first 16 hex digits of its SHA-256: its version."""
+    """The first 16 hex digits of the file's SHA-256, which serve as its version."""
 
     @staticmethod
     def read(path: Path) -> Asset:
-        """A file of the folder."""
+        """Returns the content of a file of the folder."""
         body = path.read_bytes()
         packed = gzip.compress(body, 9, mtime=0)
         return Asset(body, packed, MEDIA_TYPES[path.suffix], sha256(body).hexdigest()[:16])
@@ -42,7 +43,7 @@ router = APIRouter(include_in_schema=False)
 
 
 def url(name: str) -> str:
-    """The address of a file, with its version: a browser keeps it for good."""
+    """Returns the URL of a file with its version, so that browsers may cache it forever."""
     return f"/static/{name}?v={ASSETS[name].digest}"
 
 
@@ -53,7 +54,7 @@ def takes_gzip(request: Request) -> bool:
 
 @router.get("/static/{name}", responses=document.problems(404))
 def asset(request: Request, name: str, v: str = "") -> Response:
-    """A file of the folder, by its name alone."""
+    """Returns a file of the folder by its name."""
     found = ASSETS.get(name)
     if found is None:
         raise NotFoundError(f"no file {name[:50]}", hint="the pages name those that there are")

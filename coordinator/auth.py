@@ -1,4 +1,4 @@
-"""Signed requests: who may write, for how long, once.
+"""Authenticates signed requests, each of which is accepted once, from a registered node, within its lifetime.
 
 A FastAPI dependency. It reads the headers first: the account's registered key, the time, the nonce, the length and the
 signature, which covers the body's digest. Only then does it read the body, within the account's share.
@@ -25,12 +25,12 @@ from lockstep.runtime.requests import RequestSignature
 
 SMALL_BODY_BYTES = 64 << 10
 BODY_SECONDS = 120.0
-"""The longest that a body may take to arrive, by this machine's clock."""
+"""Machine seconds within which a body must arrive."""
 
 
 @dataclass(frozen=True)
 class SignedRequest:
-    """A request that passed."""
+    """A request that passed authentication."""
 
     account: Address
     """The account that sent the request."""
@@ -40,7 +40,7 @@ class SignedRequest:
 
 
 def signed(max_bytes: Callable[[ApiContext], int]) -> Callable[[Request], AsyncIterator[SignedRequest]]:
-    """A dependency that lets only signed, timely, unseen requests with a bounded body pass."""
+    """Returns a dependency that accepts only signed, unexpired and unused requests with a bounded body."""
 
     async def dependency(request: Request) -> AsyncIterator[SignedRequest]:
         context: ApiContext = request.app.state.context
@@ -61,7 +61,7 @@ def signed(max_bytes: Callable[[ApiContext], int]) -> Callable[[Request], AsyncI
 
 
 def _known(context: ApiContext, signature: RequestSignature) -> tuple[Address, bytes, Seconds]:
-    """The account as the index spells it, its key, and chain time."""
+    """Returns the account in the index's spelling, its node key, and chain time."""
     with context.database.reading() as session:
         cursor = session.get(CursorRow, 1)
         node = session.get(NodeRow, to_checksum_address(signature.account))
@@ -98,7 +98,7 @@ def _length(request: Request, limit: int) -> int:
 
 
 async def _read(request: Request, length: int) -> bytes:
-    """The body. Raises UsageError if it is longer than declared, cut off or too slow."""
+    """Reads the request's body. Raises UsageError if it is longer than declared, cut off or too slow."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -108,7 +108,7 @@ async def _read(request: Request, length: int) -> bytes:
                     raise UsageError("the body is longer than declared", "send what you declare", code="body_too_large")
     except TimeoutError as error:
         raise UsageError(
-            f"the body did not arrive within {BODY_SECONDS:.0f} s", "a job waits: trying again", code="body_timeout"
+            f"the body did not arrive within {BODY_SECONDS:.0f} s", "send the request again", code="body_timeout"
         ) from error
     except ClientDisconnect as error:
         raise UsageError("the body is cut off", "try again") from error

@@ -1,6 +1,6 @@
-"""The backing store as the API may use it: few calls at a time, each within its time, never on a health route's thread.
+"""Access of the API to the store: a bounded number of calls at a time, each with a timeout, on threads of their own.
 
-A store that hangs keeps at most CALLS threads of its own; whoever asks meanwhile is told to come back.
+A store that hangs occupies at most CALLS threads; further requests get an error and may be repeated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CALLS = 8
 WAIT_SECONDS = 2.0
 """The longest that a request waits for a free call."""
 CALL_SECONDS = 30.0
-"""The longest that a request waits for the store; the call itself ends by the store's own limits."""
+"""Seconds that a request waits for the store; the call itself ends by the store's own limits."""
 
 
 class StoreCalls:
-    """Calls to a store from the event loop; one loop uses it."""
+    """Calls a store from one event loop."""
 
     def __init__(
         self, calls: int = CALLS, *, wait_seconds: float = WAIT_SECONDS, call_seconds: float = CALL_SECONDS
@@ -34,7 +34,8 @@ class StoreCalls:
         self._call_seconds = call_seconds
 
     async def call(self, act: Callable[[], Result]) -> Result:
-        """The result of `act` in a thread. Raises TryLater if no call is free, or the store takes too long."""
+        """Runs `act` in a thread and returns its result. Raises TryLater if no call is free, or if the store takes too
+        long."""
         try:
             async with asyncio.timeout(self._wait_seconds):
                 await self._free.acquire()
@@ -52,7 +53,7 @@ class StoreCalls:
             ) from error
 
     async def stream(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """Each piece by a call of its own: a client that reads slowly holds no call."""
+        """Yields each piece by a call of its own, so that a client that reads slowly occupies no call."""
         while (piece := await self.call(lambda: next(pieces, None))) is not None:
             yield piece
 
@@ -64,7 +65,7 @@ class StoreCalls:
 
 
 def _in_thread(act: Callable[[], Result]) -> asyncio.Future[Result]:
-    """`act` in a thread that keeps no process alive: one that hangs must not hold up its end."""
+    """Runs `act` in a daemon thread: one that hangs does not delay the end of the process."""
     loop = asyncio.get_running_loop()
     running: asyncio.Future[Result] = loop.create_future()
 

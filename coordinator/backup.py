@@ -1,12 +1,12 @@
-"""A coordinator's backup: one file of what no chain gives back, copied while it runs, restored whole or not at all.
+"""A coordinator's backup: one file of the data that no chain has, made while the coordinator runs, restored atomically.
 
     backup     of the home: keystore, node key, guard, nonces, outbox; of the database: signed claims, announcements,
-               receipts. Everything else is read from the chain again (`reindex`) or made again.
-    restore    staged beside its place, then the database in one transaction, then each file by a rename. Whatever is
-               killed, the same command again goes on; `up` refuses a home in between.
+               receipts. Everything else is read from the chain again (`reindex`) or computed again.
+    restore    staged beside its place, then the database in one transaction, then each file by a rename. After a kill
+               the same command continues; `up` refuses a home in between.
 
-The file is a zip with a manifest that holds the digest of every entry and its own. It holds the node's key in the open
-and the staking key as its keystore has it: it is its owner's alone (mode 0600).
+The file is a zip with a manifest that holds the digest of every entry and its own. It contains the node's key in plain
+text and the staking key as an encrypted keystore, so only its owner may read it (mode 0600).
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ MANIFEST = "manifest.json"
 RESTORING = "restoring"
 """The folder of a home that is being restored; with a manifest in it the restore has begun to change the home."""
 SCRATCH, LOCK = ".backup-", "backup.lock"
-"""The beginning of the name of a folder with a backup's copies, and what holds all of them."""
+"""The prefix of folders with a backup's copies, and the lock file that guards them."""
 KEYS = (KEYSTORE, NODE_KEY)
 DATABASES = (OUTBOX, NONCES, GUARD)
-"""In the order in which they are copied: what promises most comes last, so that it is newest."""
+"""In the order of copying: the guard comes last, so that its copy is the newest."""
 TABLES: tuple[type[IndexTable], ...] = (SignedClaimRow, AnnouncementRow, ReceiptRow)
 DAMAGED = (zipfile.BadZipFile, KeyError, EOFError, RuntimeError, NotImplementedError, ValueError, zlib.error)
-"""The exceptions by which zipfile reports that bytes are others."""
+"""The exceptions with which zipfile reports a damaged file."""
 HINT = "name the file that `lockstep coordinator backup` wrote"
 
 _MANIFEST = table(
@@ -71,7 +71,7 @@ class Whose:
     account: Address
 
     def to_dict(self) -> dict[str, Any]:
-        """As the manifest has it."""
+        """Returns the fields as in the manifest."""
         return {"chain_id": self.chain_id, "market": self.market.lower(), "account": self.account.lower()}
 
 
@@ -85,9 +85,9 @@ class Kept:
 
 
 def back_up(home: Path, database: Database, chain_id: int, market: Address, file: Path) -> Kept:
-    """Copy what a home and its database hold into `file`, while they are at work.
+    """Copies the contents of a home and its database into `file`, while the coordinator may be running.
 
-    Raises UsageError if the file is there, KeyStoreError if the home has no key, DoctorError if it cannot be written.
+    Raises UsageError if the file exists, KeyStoreError if the home has no key, DoctorError if it cannot be written.
     """
     whose = Whose(chain_id, market, account_address(home / KEYSTORE))
     if file.exists():
@@ -111,7 +111,8 @@ def back_up(home: Path, database: Database, chain_id: int, market: Address, file
 
 @contextmanager
 def _scratch(home: Path) -> Iterator[Path]:
-    """A folder for the copies of one backup at a time; those of a process that was killed, keys among them, go."""
+    """Provides a folder for the copies of one backup at a time, and removes those of killed processes, which contain
+    keys."""
     with (home / LOCK).open("ab") as lock:
         # The lock ends with its holder, however that ends.
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -122,10 +123,10 @@ def _scratch(home: Path) -> Iterator[Path]:
 
 
 def restore(home: Path, database: Database, chain_id: int, market: Address, file: Path) -> Kept:
-    """Bring a backup into a home that has no guard of its own; its caller holds the home.
+    """Restores a backup into a home that has no guard; the caller holds the home's lock.
 
-    Raises UsageError for what is no backup, Mismatch for one that is damaged or of another market, GuardRefused where
-    the home has a guard: an older one in its place would sign again what is signed.
+    Raises UsageError for a file that is no backup, Mismatch for one that is damaged or of another market, GuardRefused
+    if the home has a guard: an older guard in its place would sign again what is signed.
     """
     manifest = _manifest(file)
     if (manifest["chain_id"], manifest["market"]) != (chain_id, market.lower()):
@@ -182,7 +183,7 @@ def _dump(database: Database, kind: type[IndexTable], path: Path) -> int:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A consistent copy of an SQLite file that others write, as one file."""
+    """Copies an SQLite database that other processes may write, consistently, into one file."""
     with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as origin, closing(sqlite3.connect(target)) as to:
         origin.backup(to)
         to.execute("PRAGMA journal_mode=DELETE")
@@ -193,7 +194,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _pack(folder: Path, manifest: dict[str, Any], file: Path) -> None:
-    """Write the zip: whole under its name, or not at all."""
+    """Writes the zip atomically."""
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         remove_unlocked(file.parent.glob(f".{escape(file.name)}.*.part"))
@@ -221,17 +222,17 @@ def _pack(folder: Path, manifest: dict[str, Any], file: Path) -> None:
 
 
 def _manifest(file: Path) -> dict[str, Any]:
-    """A backup's manifest, every entry checked against it."""
+    """Returns a backup's manifest, after checking every entry against it."""
     try:
         with refusing(UsageError, str(file), HINT), zipfile.ZipFile(file) as packed:
             manifest: dict[str, Any] = _MANIFEST(from_json(packed.read(MANIFEST), MAX_FILE_BYTES), "the manifest")
             if (manifest["format"], manifest["version"]) != (FORMAT, VERSION):
-                raise Malformed(f"{manifest['format']} of version {manifest['version']}")
+                raise Malformed(f"its format is {manifest['format']}, version {manifest['version']}")
             known = {*KEYS, *DATABASES, *(_entry(kind) for kind in TABLES)}
             if not set(manifest["entries"]) <= known or not {_entry(kind) for kind in TABLES} <= set(
                 manifest["entries"]
             ):
-                raise Malformed("other entries than a backup has")
+                raise Malformed("its entries are not those of a backup")
             body = {name: value for name, value in manifest.items() if name != "digest"}
             damaged = _of(body) != manifest["digest"]
             for name, digest in manifest["entries"].items():
@@ -257,7 +258,7 @@ def _require_room(home: Path, manifest: dict[str, Any]) -> None:
 
 
 def _stage(file: Path, manifest: dict[str, Any], staged: Path) -> None:
-    """Unpack beside the place; the manifest comes last and says that it is all there."""
+    """Unpacks the backup beside its place; the manifest is written last and marks the copy as complete."""
     if staged.exists():
         shutil.rmtree(staged)
     staged.mkdir(mode=0o700)

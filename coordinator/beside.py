@@ -1,4 +1,4 @@
-"""Long work beside what has deadlines: a coordinator has one thread, and every job's games are played in it."""
+"""Runs long work on a thread while the coordinator's only loop keeps playing games, which have deadlines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 EVERY_SECONDS = 1.0
-"""Between two calls of what is tended meanwhile, by this machine's clock."""
+"""Machine seconds between two calls of `tend`."""
 
 
 def beside(work: Callable[[], Result], tend: Callable[[], None], every: float = EVERY_SECONDS) -> Result:
-    """The result of `work`, which runs in a thread of its own; `tend` is called here again and again until then.
+    """Runs `work` in a thread and returns its result; calls `tend` on this thread repeatedly until then.
 
-    Raises what `work` raises; what `tend` raises is raised once the work is done.
+    Raises the exception of `work`; an exception of `tend` is raised once the work is done.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="beside") as pool:
         doing = pool.submit(work)

@@ -1,7 +1,7 @@
-"""The broker of a coordinator that names none: a folder of messages, each written whole or not at all.
+"""The default broker of a coordinator: a folder of messages, each written atomically.
 
-Kombu's filesystem transport writes a message under its final name, byte by byte: on a full disk, or read at the wrong
-moment, it is a torn one, and Celery's worker ends at it.
+Kombu's filesystem transport writes a message byte by byte under its final name. On a full disk, or for a reader in
+between, that message is truncated, and Celery's worker dies of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class Channel(filesystem.Channel):
-    """The transport's channel for messages that may be lost, but never come to half."""
+    """A channel whose messages may be lost, but are never truncated."""
 
     def _put(self, queue: str, payload: Any, **kwargs: Any) -> None:  # type: ignore[override]
         whole = Path(self.data_folder_out) / f"{time_ns():020}_{uuid4()}.{queue}.msg"
@@ -37,7 +37,7 @@ class Channel(filesystem.Channel):
             part.write_text(dumps(payload))
             os.replace(part, whole)
         except OSError as error:
-            log.warning("a message was not queued: the next one does its work", why=str(error))
+            log.warning("a task message was not queued; the next one covers its work", why=str(error))
             part.unlink(missing_ok=True)
 
     def _get(self, queue: str, timeout: Any = None) -> Any:
@@ -46,17 +46,17 @@ class Channel(filesystem.Channel):
                 return super()._get(queue)
             # It is gone from the folder: the next one is read.
             except ValueError as error:
-                log.warning("a torn message was dropped", why=str(error))
+                log.warning("a truncated task message was dropped", why=str(error))
 
     def get_table(self, exchange: str) -> Any:
-        """The queues bound to an exchange."""
+        """Returns the queues bound to an exchange."""
         return self._mended(exchange, super().get_table)
 
     def _queue_bind(self, exchange: str, *names: Any) -> None:
         self._mended(exchange, lambda own: super(Channel, self)._queue_bind(own, *names))
 
     def _mended(self, exchange: str, act: Callable[[str], Result]) -> Result:
-        """Returns the result of `act`; begins a torn table anew, as whoever binds writes all of it."""
+        """Returns the result of `act`; removes a truncated table, which the next binding writes anew."""
         try:
             return act(exchange)
         except ValueError:

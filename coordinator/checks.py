@@ -16,7 +16,7 @@ BROKER_SECONDS = 5.0
 
 
 def database(settings: CoordinatorSettings) -> str:
-    """The database answers, and has a schema that `up` can bring to this build's."""
+    """Checks that the database answers and has a schema that `up` can migrate to this build's; returns a message."""
     if not settings.database and not (settings.shared.home_path / "index.sqlite").exists():
         return "SQLite in the home, made at the first start"
     index = Database(settings.database_url)
@@ -35,7 +35,7 @@ def database(settings: CoordinatorSettings) -> str:
 
 
 def broker(settings: CoordinatorSettings) -> str:
-    """The broker takes a connection."""
+    """Checks that the queue's broker accepts a connection; returns a message. Raises DoctorError."""
     if not settings.broker:
         return "a folder of the home"
     queue.check(settings.broker)

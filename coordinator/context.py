@@ -1,4 +1,4 @@
-"""The state that the API's requests share: the index, the nonces, the store, and a way to wake the worker."""
+"""The state that the API's requests share: the index, the nonces, the store, and a way to notify the worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lockstep.storage import ContentStore
 
 @dataclass(frozen=True)
 class ApiContext:
-    """One coordinator's parts, as its API needs them."""
+    """The parts of a coordinator that its API uses."""
 
     database: Database
     nonces: Nonces
@@ -32,22 +32,22 @@ class ApiContext:
     """The account that this coordinator stakes and merges with."""
     max_blob_bytes: int
     published: PublishedMarket
-    """The market, and what of it is published."""
+    """The market's published data."""
     signed_for: Callable[[Address, Digest, bytes], bool]
     """Returns True if an account's key, or its delegate's, signed a digest; may ask the chain."""
     notify: Callable[[str], None]
-    """Ask the worker to look at a job; never blocks, may be lost."""
+    """Notifies the worker about a job; never blocks, and may be lost."""
     quotas: Quotas = field(default_factory=Quotas)
     rates: RequestRates = field(default_factory=RequestRates)
-    """The limits on what one address may ask."""
+    """Limits on the request rate of each address."""
     account: Collector | None = None
     """The collector of the account's metrics for `/metrics`."""
     backing: StoreCalls = field(default_factory=StoreCalls)
     """Calls to the store."""
     descriptions: Descriptions = field(default_factory=lambda: Descriptions(None))
-    """Jobs in their authors' words; by default nobody is asked."""
+    """Jobs' descriptions by their authors; empty by default."""
     kept: KeptPages = field(default_factory=KeptPages)
-    """Pages that were made of what the index still says."""
+    """Rendered pages whose data have not changed."""
 
 
 def _context(request: Request) -> ApiContext:
@@ -56,4 +56,4 @@ def _context(request: Request) -> ApiContext:
 
 
 Ctx = Annotated[ApiContext, Depends(_context)]
-"""The state, as a route takes it."""
+"""The shared state, as the parameter of a route."""

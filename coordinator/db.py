@@ -24,16 +24,16 @@ BUSY_SECONDS = 20
 """The longest that a SQLite writer waits for another."""
 CONNECT_SECONDS = 10
 REFOLD = "0006"
-"""The last revision that added a projection: an index that comes from before it is folded anew."""
+"""The last revision that added a projection: an older index is folded again after its migration."""
 WRITERS = 0x4C4F434B53544550
 """The number of PostgreSQL's advisory lock that a writing transaction holds."""
 
 
 class Database:
-    """An engine and its sessions; `session()` is one transaction."""
+    """A SQL database and its sessions; `session()` is one transaction."""
 
     def __init__(self, url: str) -> None:
-        """`url`: a SQLAlchemy URL. Nothing is contacted yet."""
+        """`url` is a SQLAlchemy URL; nothing is connected yet."""
         self.url = url
         try:
             self.engine = _engine(url)
@@ -53,7 +53,7 @@ class Database:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """One transaction, the only one that writes: committed at the end, rolled back on any error.
+        """Opens the one writing transaction: committed at the end, rolled back on any error.
 
         Raises TryLater if the database does not answer.
         """
@@ -62,7 +62,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """One consistent view that takes no write lock; what is written in it is lost. Raises TryLater."""
+        """Opens one consistent view without a write lock; writes in it are discarded. Raises TryLater."""
         with _answering(), self._readers() as session:
             yield session
 

@@ -1,4 +1,4 @@
-"""The choice of a coordinator's next acts: pure functions of what chain and storage say."""
+"""A coordinator's decisions: pure functions of the state of chain and storage."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from lockstep.protocol.types import Address, Seconds, Wei
 
 PATIENCE_SECONDS = Seconds(3)
 PATIENCE_BLOCKS = 2
-"""The time for which the coordinator leaves a round's beginning to the workers, who need it first: two that send
-the same pay for it twice."""
+"""Blocks for which the coordinator leaves the start of a round to the workers: two equal transactions would cost gas
+twice."""
 
 
 @dataclass(frozen=True)
 class AggregatorRound:
-    """A round as chain and storage tell it at the head."""
+    """One round's state on chain and in storage, at the head."""
 
     number: int
     phase: Phase
-    """The state phase, moved on by time and completeness."""
+    """The stored phase, advanced by time and completeness."""
     state: Round
     reports: tuple[tuple[int, Report], ...] = ()
     """(slot, report) of every revealed claim, in slot order."""
     receipts: Mapping[int, int] = field(default_factory=dict)
-    """The slots whose owners have handed over their receipts -> what each names."""
+    """By slot whose owner has handed over its receipt: the slots that the receipt names, as a mask."""
     merger: Address = ZERO_ADDRESS
     """The account that may merge now, or merge again."""
     merge_turns_over: bool = False
@@ -37,14 +37,14 @@ class AggregatorRound:
     mine: bool = False
     """This coordinator's stake is locked in the round's merge."""
     convicted: frozenset[int] = frozenset()
-    """Slots of revealed claims whose owners may not speak any more."""
+    """Slots of revealed claims whose owners were convicted and may not attest any more."""
     demanded: frozenset[int] = frozenset()
     """Slots whose payloads this account has demanded."""
 
 
 @dataclass(frozen=True)
 class AggregatorJob:
-    """A job as chain and storage tell it at the head."""
+    """One job's state on chain and in storage, at the head."""
 
     params: JobParams
     job: JobState
@@ -56,13 +56,13 @@ class AggregatorJob:
     """The bond that a demand for a payload locks now."""
 
     def round(self, number: int) -> AggregatorRound | None:
-        """A round, if it is among `rounds`."""
+        """Returns the round of this number; None if it is not among `rounds`."""
         return next((r for r in self.rounds if r.number == number), None)
 
 
 @dataclass(frozen=True)
 class Decider:
-    """The rest: who decides, when, with what money."""
+    """The deciding account, with the time and its funds."""
 
     me: Address
     now: Seconds
@@ -74,18 +74,18 @@ class Decider:
     balance: Wei
     """Tokens in the account."""
     credits: Wei
-    """Earned, not yet withdrawn."""
+    """Earnings that are not withdrawn yet."""
     demands: int = 0
-    """The payloads of a round that are demanded, at most."""
+    """The most payloads of a round that the account demands."""
 
     @property
     def staker(self) -> Staker:
-        """All that is free backs its merges."""
+        """The account with all of its free stake, which backs its merges."""
         return Staker(self.me, self.free)
 
 
 def decide(seen: AggregatorJob, decider: Decider) -> tuple[Act, ...]:
-    """Everything that is due now, most urgent first."""
+    """Returns the acts that are due now, the most urgent first."""
     if seen.params.merge.aggregator != decider.me:
         return ()
     if seen.job.status == JobStatus.DONE:
@@ -107,7 +107,7 @@ def decide(seen: AggregatorJob, decider: Decider) -> tuple[Act, ...]:
 
 
 def wanted_payloads(seen: AggregatorJob, decider: Decider) -> tuple[tuple[int, int], ...]:
-    """(round, slot) of revealed claims whose payload is still to be fetched and judged."""
+    """Returns (round, slot) of revealed claims whose payload is still to be fetched and checked."""
     if seen.params.merge.aggregator != decider.me or seen.barred:
         return ()
     return tuple(
@@ -120,9 +120,10 @@ def wanted_payloads(seen: AggregatorJob, decider: Decider) -> tuple[tuple[int, i
 
 
 def receipts_due(r: AggregatorRound, params: JobParams, now: Seconds) -> frozenset[int]:
-    """Slots whose receipts leave now: all of them with the last one, or those that are here after a while.
+    """Returns the slots whose receipts are sent now: all once the last has arrived, or those that have arrived after a
+    while.
 
-    The while is over before any owner sends its own, which would cost what sending them together saves.
+    That while ends before any owner sends its own receipt, which would forfeit the saving of a joint transaction.
     """
     silent = frozenset(slot for slot, _ in r.reports if not r.state.spoke >> slot & 1) - r.convicted
     complete = len(r.reports) == r.state.revealed and silent <= r.receipts.keys()
@@ -131,8 +132,8 @@ def receipts_due(r: AggregatorRound, params: JobParams, now: Seconds) -> frozens
 
 
 def demands_due(r: AggregatorRound, params: JobParams, decider: Decider) -> list[int]:
-    """Slots whose payloads are demanded now: they are not there, and the receipts that are given, or leave now, leave
-    them out of the merge, whose requester pays their price all the same; unless nobody answers the demand."""
+    """Returns the slots whose payloads are demanded now: unavailable ones that the receipts exclude from the merge. The
+    requester pays their price all the same, unless nobody answers the demand."""
     state = r.state
     for who in receipts_due(r, params, decider.now):
         named = add(state.named, r.receipts[who], who)
@@ -142,7 +143,8 @@ def demands_due(r: AggregatorRound, params: JobParams, decider: Decider) -> list
 
 
 def stake_due(seen: AggregatorJob, decider: Decider) -> Wei:
-    """Stake to deposit so that every unsettled round that may be ahead can be merged; bounded by the balance."""
+    """Returns the stake to deposit, in wei, so that every round that may run ahead can be merged; bounded by the
+    balance."""
     if seen.barred or seen.job.status != JobStatus.ACTIVE:
         return Wei(0)
     ahead = min(seen.params.schedule.max_lead, seen.params.schedule.rounds - seen.job.settled)

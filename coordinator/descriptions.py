@@ -1,4 +1,4 @@
-"""Jobs in their authors' words and the names of their operations, read from the store beside the requests.
+"""Reads the authors' descriptions of jobs, and the names of operations in their Programs, from the store.
 
 One thread reads, one job after the other; a request waits a moment for what is new and then does without. What is kept
 is bounded: strangers write these files.
@@ -24,15 +24,15 @@ from lockstep.storage import ContentStore, cid_of_digest
 from lockstep.storage.containers import JobSpec, decode_program
 
 WAIT_SECONDS = 1.0
-"""The longest that a request waits for what was never read."""
+"""Seconds that a request waits for a description that was never read."""
 AGAIN_SECONDS = 60.0
-"""The time after which what could not be had is asked for again."""
+"""Seconds after which unavailable data are requested again."""
 KEPT = 1024
 WAITING = 64
 PROGRAM_BYTES = 16 << 20
 """A larger Program file is not read, nor a file with more constants beside it: its job is shown without names."""
 WORDS = 80
-"""The most characters of a stranger's word."""
+"""The most characters that are shown of an author's text."""
 NAMES = ("kind", "name", "model")
 """The fields that say which model or strategy it is: they come first, without their names."""
 FIELDS = 6
@@ -48,26 +48,26 @@ class _Wanted:
 
 
 class Descriptions:
-    """The descriptions and operations that were asked for; usable from several threads."""
+    """Caches requested descriptions and operations; thread-safe."""
 
     def __init__(self, store: ContentStore | None, *, wait_seconds: float = WAIT_SECONDS) -> None:
         self._store = store
         self._wait_seconds = wait_seconds
         self._queue: queue.Queue[_Wanted] = queue.Queue(WAITING)
         self._known: OrderedDict[Hashable, tuple[Any, float]] = OrderedDict()
-        """By what was asked for: the answer, None if there is none, and when it was found."""
+        """By request: the answer (None if there is none) and the time at which it was found."""
         self._pending: set[Hashable] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def of(self, job: JobRow, *, wait: bool = True) -> DescriptionOut | None:
-        """A job's description; None while it cannot be had."""
+        """Returns a job's description; None while it is unavailable."""
         spec, root = str(job.params.get("spec", {}).get("digest", "")), str(role_of(job).get("step_program", ""))
         found: DescriptionOut | None = self._get(("job", spec, root), lambda: self._described(spec, root), wait)
         return found
 
     def op(self, job: JobRow, program: str | None, position: int | None) -> NamedOp | None:
-        """An operation of one of a job's Programs; None while it cannot be had."""
+        """Returns an operation of one of a job's Programs; None while it is unavailable."""
         if program is None or position is None:
             return None
         spec, role = str(job.params.get("spec", {}).get("digest", "")), role_of(job)
@@ -152,7 +152,7 @@ class Descriptions:
 
 
 def _words(fields: Any) -> str:
-    """The first plain values of a stranger's mapping, as one line: what it is, then its fields."""
+    """Formats the first plain values of an author's mapping as one line, the model's or strategy's name first."""
     if not isinstance(fields, dict):
         return ""
     first = sorted(fields.items(), key=lambda item: item[0] not in NAMES)

@@ -1,4 +1,4 @@
-"""A dispute as the index tells it: every move with what it shows and the clocks after it, the bisection, the money.
+"""A dispute from the index: every move with the facts that it shows and both clocks, the bisection, the payments.
 
 A pure reading of the stored events, by the functions that `lockstep dispute` uses: no call to the chain. A job's files
 add the names of its operations, and the type of their words, where a store has them (coordinator.descriptions).
@@ -35,7 +35,7 @@ STEP, ENCODE, MERGE = "step", "encode", "merge"
 
 @dataclass(frozen=True)
 class NamedOp:
-    """An operation of a job's Program."""
+    """An operation of a job's Program, with its name."""
 
     op: Op
     name: str
@@ -44,35 +44,35 @@ class NamedOp:
 
 @dataclass(frozen=True)
 class Log:
-    """A game's events and what they are about."""
+    """A game's events, with its claim and its job."""
 
     row: GameRow
     claim: ClaimRow
     job: JobRow
     entries: tuple[LoggedEvent, ...]
     standings: tuple[Game | None, ...]
-    """The game as each of them left it; None: it was over."""
+    """The game's state after each event; None if it was over."""
     times: dict[bytes, int]
     """By transaction: chain seconds."""
 
     @property
     def events(self) -> list[GameEvent]:
-        """In the order of the chain."""
+        """The events in the order of the chain."""
         return [entry.event for entry in self.entries]
 
     @property
     def opened(self) -> moves.Opened:
-        """The first event."""
+        """The event that opened the game."""
         return next(e for e in self.events if isinstance(e, moves.Opened))
 
     @property
     def transitions(self) -> int:
-        """T of the claim: H steps and the encode; of a merge, one."""
+        """The claim's number of transitions T: H steps and the encode; 1 for a merge."""
         return 1 if self.claim.slot == MERGE_SLOT else int(role_of(self.job)["inner_steps"]) + 1
 
     @property
     def program(self) -> str | None:
-        """The Program of the step that is argued: "step", "encode" or "merge"."""
+        """The name of the disputed Program: "step", "encode" or "merge"."""
         t = place_of(self.events).t
         if t is None:
             return None
@@ -82,7 +82,7 @@ class Log:
 
 
 def role_of(job: JobRow) -> dict[str, Any]:
-    """The parameters of a job's slots."""
+    """Returns the parameters of a job's slots as JSON."""
     role: dict[str, Any] = job.params["roles"][0]
     return role
 
@@ -131,12 +131,12 @@ def _native(component: dict[str, Any], value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Clocked:
-    """A move, and the clocks when it was made."""
+    """A move, with both clocks after it."""
 
     move: MoveMade
     time: int
     challenger: int
-    """Seconds left after it."""
+    """Seconds left on the challenger's clock."""
     defender: int
 
 
@@ -160,8 +160,8 @@ def clocked(log: Log, made: Sequence[MoveMade]) -> Iterator[Clocked]:
 
 
 def told(session: Session, log: Log, named: NamedOp | None, now: Seconds, url: str) -> dict[str, Any]:
-    """Everything about a game, as `schema.DisputeOut` has it. `now`: the time of the last indexed block; `url`: of this
-    server, for the command."""
+    """Returns a game in the form of `schema.DisputeOut`. `now` is the time of the last indexed block, and `url` this
+    server's, for the command."""
     op = None if named is None else named.op
     made = moves_of(log.entries, log.transitions, op)
     steps, place = list(clocked(log, made)), place_of(log.events)
@@ -212,7 +212,8 @@ def told(session: Session, log: Log, named: NamedOp | None, now: Seconds, url: s
 
 
 def _check(log: Log, place: Any) -> str:
-    """The command that computes what the contract has computed, or replays the claim where it has computed no op."""
+    """Returns the command that recomputes the contract's number, or replays the claim if the contract computed no
+    op."""
     if place.wrong is Wrong.OP and place.computed is not None:
         return f"dispute check {log.row.id.removeprefix('0x')}"
     return f"replay {log.claim.id.removeprefix('0x')}"
@@ -249,7 +250,7 @@ def _bits(digest: bytes | None, of_op: bool) -> str | None:
 
 
 def _number(bits: bytes | None, op: Op | None, of_op: bool) -> float | int | str | None:
-    """A word as a number; as a string where it is not finite, which JSON cannot say."""
+    """Returns a word as a number; as a string where it is not finite, since JSON has no such number."""
     if bits is None or not of_op:
         return None
     value = value_of(int.from_bytes(bits[-4:], "big"), op)

@@ -46,7 +46,7 @@ class Series:
 def chart(
     title: str, series: Sequence[Series], x_name: str, y_name: str, shown: Callable[[float], str] = str
 ) -> Markup:  # fmt: skip
-    """Lines over linear axes; points that are no numbers are left out. `shown`: a number of the x axis as text."""
+    """Draws lines over linear axes; points that are not finite are left out. `shown` formats a number of the x axis."""
     known = [p for line in series for p in line.points if math.isfinite(p[0]) and math.isfinite(p[1])]
     if not known:
         return Markup('<p class="empty">{}: nothing to draw yet.</p>').format(title)
@@ -87,7 +87,7 @@ def _line(line: Series, xs: tuple[float, float], ys: tuple[float, float]) -> Mar
 
 
 def _thinned(points: Sequence[tuple[float, float, str]]) -> Sequence[tuple[float, float, str]]:
-    """At most POINTS of them and the last one: more are not seen."""
+    """Returns at most POINTS of the points, and the last one."""
     step = -(-len(points) // POINTS)
     return points if step <= 1 else [*points[:-1:step], points[-1]]
 
@@ -111,7 +111,7 @@ def sparkline(values: Sequence[float | str], title: str) -> Markup:
 
 @dataclass(frozen=True)
 class Cell:
-    """One claim."""
+    """One claim in a heat-map."""
 
     column: int
     row: int
@@ -121,7 +121,7 @@ class Cell:
 
 
 def heatmap(title: str, cells: Sequence[Cell], columns: Sequence[str], rows: Sequence[str]) -> Markup:
-    """Rounds x slots: a column for each round, a row for each slot, a cell that leads to its claim."""
+    """Draws rounds x slots: a column for each round, a row for each slot, a cell with a link to its claim."""
     cell_size = LARGE_CELL if len(columns) <= FEW_COLUMNS else CELL
     left, top, size = 52, 18, cell_size + GAP
     middle = cell_size // 2 + 5
@@ -150,7 +150,7 @@ def heatmap(title: str, cells: Sequence[Cell], columns: Sequence[str], rows: Seq
 
 
 def strip(title: str, counts: Sequence[dict[str, int]], states: Sequence[str]) -> Markup:
-    """All rounds at one glance: a column for each, stacked by what became of its claims."""
+    """Draws all rounds: a column for each, stacked by the states of its claims."""
     if not counts:
         return Markup('<p class="empty">No round has begun.</p>')
     counts = _binned(counts, -(-len(counts) // COLUMNS))
@@ -187,11 +187,11 @@ def _binned(counts: Sequence[dict[str, int]], size: int) -> Sequence[dict[str, i
 
 @dataclass(frozen=True)
 class Cut:
-    """One cut of the bisection: its parts, and which of them differs."""
+    """One halving of the bisection: its parts, and the one that differs."""
 
     parts: Sequence[dict[str, Any]]
     chosen: int | None
-    """The part that differs; None where the game stands there."""
+    """The index of the part that differs; None if the game has not gone further."""
 
     @property
     def words(self) -> str:
@@ -201,7 +201,7 @@ class Cut:
 
 
 def levels_of(tree: dict[str, Any]) -> list[Cut]:
-    """A tree of ranges as its levels from the claim's trace to the number."""
+    """Returns the levels of a tree of ranges, from the claim's trace down to the number."""
     levels, at = [Cut([tree], 0)], tree
     while at["parts"]:
         parts = at["parts"]
@@ -223,7 +223,8 @@ def icicle(title: str, tree: dict[str, Any]) -> Markup:
 
 
 def _bars(title: str, levels: Sequence[Cut], bars: int, beside: int, above: int, shape: str) -> Markup:
-    """`bars`, `beside`: widths of the bars and of the words beside them; `above`: height of words above them."""
+    """Draws the bars of all levels, `bars` px wide with `beside` px of text next to them; `above` is the text's height
+    on top."""
     step = ROW + DROP + above
     head = '<svg class="icicle {c}" width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" aria-label="{t}">'
     parts = [Markup(head).format(c=shape, w=bars + beside, h=step * len(levels), t=title)]
@@ -252,7 +253,8 @@ def _bars(title: str, levels: Sequence[Cut], bars: int, beside: int, above: int,
 
 
 def _kind(levels: Sequence[Cut], i: int, said: str) -> str:
-    """The class of a part of row `i`: where a tree begins, and the contract's own word, nothing was chosen."""
+    """Returns the CSS class of a part of row `i`; where a tree begins, and for the contract's own word, no part was
+    chosen."""
     if len(levels[i].parts) > 1 or said != "differs":
         return said
     judged = levels[i].words.startswith(("the contract computes", "the Program says"))
@@ -269,7 +271,7 @@ def _edges(parts: Sequence[dict[str, Any]], bars: int) -> list[float]:
 
 
 def word(bits: str | None, other: str | None) -> Markup:
-    """The 32 bits of a word, those that differ from another one marked: sign, exponent, fraction."""
+    """Draws the 32 bits of a word (sign, exponent, fraction), with those marked that differ from another word."""
     if bits is None or len(bits) != 10:
         return Markup("")
     mine = int(bits, 16)
@@ -283,7 +285,7 @@ def word(bits: str | None, other: str | None) -> Markup:
 
 
 def waterfall(title: str, steps: Sequence[tuple[str, int, str]]) -> Markup:
-    """Amounts that add up, bar by bar: (name, amount with its sign, as text); the last one is the sum."""
+    """Draws amounts that add up, bar by bar: (name, amount with its sign, as text); the last one is the sum."""
     top = running = 0
     for _, amount, _ in steps[:-1]:
         running += amount
@@ -313,7 +315,7 @@ def waterfall(title: str, steps: Sequence[tuple[str, int, str]]) -> Markup:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers within a range: steps of 1, 2 or 5 times a power of ten."""
+    """Returns round numbers within a range: steps of 1, 2 or 5 times a power of ten."""
     span = high - low
     if span <= 0:
         return [low]
@@ -325,7 +327,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A number of an axis."""
+    """Formats a number of an axis."""
     if value and abs(value) >= 10_000:
         for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
             if abs(value) >= size:

@@ -1,4 +1,4 @@
-"""Every plot's rows as CSV, beside the JSON."""
+"""Exports the rows of every plot as CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OutT = TypeVar("OutT", bound=BaseModel)
 
 
 def answer(found: OutT, rows: str, form: str) -> OutT:
-    """The value itself, which becomes JSON, or its list `rows` as a CSV file."""
+    """Returns the value itself, which becomes JSON, or its list `rows` as a CSV file."""
     if form == "json":
         return found
     items: list[BaseModel] = getattr(found, rows)

@@ -1,9 +1,9 @@
-"""Events become rows: a fold over the chain's log, the same whenever it is run.
+"""Folds the chain's events into rows, deterministically.
 
 `apply` is called once per event in (block, log index) order, inside the transaction that stores the event. It reads
-nothing but the event and the rows of earlier ones, so `rebuild` gives what a fresh index would, and so does a
-reorganisation that undoes what its events changed (coordinator.undoing).
-An event that fits no row changes nothing: its savepoint is rolled back, it is counted, logged and skipped.
+only the event and the rows of earlier ones, so `rebuild` gives the same rows as a fresh index, and so does a
+reorganisation that undoes the changes of its events (coordinator.undoing). An event that contradicts the rows changes
+nothing: its savepoint is rolled back, it is counted, logged and skipped.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ PROJECTIONS: dict[tuple[str, str], list[Projection]] = {}
 
 
 def apply(session: Session, event: EventRow, head: int | None = None) -> bool:
-    """Bring the projections from before `event` to after it; False: it does not fit them and was skipped.
+    """Applies an event to the projections; returns False if it contradicts them and was skipped.
 
-    `head`: the chain's, near which events are kept so that they can be undone.
+    `head` is the chain's head, near which changes are recorded so that they can be undone.
     """
     if head is None or not near(event.block, head):
         return _applied_by_all(session, event)
@@ -68,7 +68,8 @@ def _applied(session: Session, event: EventRow, projection: Projection) -> bool:
         raise
     except Exception as failure:
         log.error(
-            "event not projected", contract=event.contract, event_name=event.name, block=event.block,
+            "an event of the chain contradicts the index and is skipped",
+            contract=event.contract, event_name=event.name, block=event.block,
             index=event.log_index, why=f"{type(failure).__name__}: {failure}"[:300],
         )  # fmt: skip
         return False
@@ -76,7 +77,7 @@ def _applied(session: Session, event: EventRow, projection: Projection) -> bool:
 
 
 def rebuild(session: Session) -> int:
-    """Fold anew over every stored event; returns how many of them were skipped."""
+    """Rebuilds all rows from the stored events; returns how many events were skipped."""
     for table in (*PROJECTED, UndoRow):
         session.execute(delete(table))
     session.expire_all()
@@ -85,7 +86,7 @@ def rebuild(session: Session) -> int:
 
 
 def on(contract: str, *names: str) -> Callable[[Projection], Projection]:
-    """Have a function called with every event of a contract that bears one of these names."""
+    """Registers a function for the events of a contract with these names."""
 
     def register(projection: Projection) -> Projection:
         for name in names:

@@ -1,7 +1,7 @@
-"""The chain's events into SQL: each once, in order, with the cursor in the same transaction.
+"""Indexes the chain's events in SQL: each once, in order, with the cursor in the same transaction.
 
-A crash leaves either both or neither; a block that the chain has dropped takes its events with it, and what they
-changed is undone. Nothing here is needed to go on: `reindex` brings the whole of it back.
+A crash leaves both or neither. A block that the chain drops takes its events with it, and their changes are undone. The
+index can be deleted at any time: `reindex` restores it from the chain.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Indexed:
-    """The events and the position that one step brought."""
+    """The events and the new position of one step."""
 
     events: tuple[EventRow, ...]
     block: int
-    """Everything up to this block is in the index."""
+    """The last block in the index."""
     time: int
     """Its timestamp."""
     behind: int
@@ -61,7 +61,7 @@ class Indexer:
         self._reader = EventReader(w3, addresses, check=check)
 
     def step(self) -> Indexed:
-        """Take in what is new, at most one chunk of blocks."""
+        """Indexes new events, of at most one chunk of blocks."""
         with self._database.reading() as session:
             cursor = session.get(CursorRow, 1)
         self._require_own(cursor)
@@ -92,13 +92,13 @@ class Indexer:
         return Indexed(tuple(rows), number, int(last["timestamp"]), int(head["number"]) - number)
 
     def touch(self) -> None:
-        """The chain has nothing new: say when that was."""
+        """Records that the chain answered and has no new block."""
         with self._database.session() as session:
             if (cursor := session.get(CursorRow, 1)) is not None:
                 cursor.checked = int(time.time())
 
     def note(self, held: str) -> None:
-        """Write down what waits for a lower fee, if that has changed."""
+        """Records the transactions that wait for a lower fee, if they have changed."""
         with self._database.reading() as session:
             cursor = session.get(CursorRow, 1)
             if cursor is None or cursor.held == held:
@@ -107,7 +107,7 @@ class Indexer:
             session.get_one(CursorRow, 1).held = held
 
     def catch_up(self) -> int:
-        """Step until the index stands at the head; returns the number of events taken in."""
+        """Indexes until the index is at the head; returns the number of events indexed."""
         taken = 0
         while True:
             done = self.step()
@@ -165,7 +165,7 @@ def _plain(value: Any, name: str = "") -> Any:
 
 
 def jobs_to_look_at(session: Session, aggregator: str) -> list[str]:
-    """Jobs that this aggregator still has to do with, oldest first."""
+    """Returns the jobs that this aggregator has not finished with, oldest first."""
     mine = func.lower(JobRow.aggregator) == aggregator.lower()
     return list(session.scalars(select(JobRow.id).where(mine).order_by(JobRow.block)))
 
@@ -176,7 +176,7 @@ def _unmoved(session: Session, before: CursorRow | None) -> bool:
 
 
 def _roll_back(session: Session, batch: EventBatch, unprojected: int) -> int:
-    """Undo what the chain has dropped; returns how many events that stay were skipped, of `unprojected` so far."""
+    """Undoes the blocks that the chain has dropped; returns how many of the `unprojected` skipped events remain."""
     if batch.rolled_back_to is None:
         return unprojected
     dropped = EventRow.block > batch.rolled_back_to

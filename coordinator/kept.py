@@ -1,7 +1,6 @@
-"""Pages that were made, kept until what they were made of has changed.
+"""A cache of rendered pages, keyed by everything that they show.
 
-A page's key holds everything that it is made of, so that nothing has to be told when the index moves: the key is
-another one then, and what nobody asks for any more is dropped first.
+The key changes with the index, so that nothing has to be invalidated; the least recently used pages are evicted.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ KEPT_BYTES = 16 << 20
 
 
 class KeptPages:
-    """Bodies by key, those asked for last; usable from several threads."""
+    """Rendered bodies by key, the most recently used last; thread-safe."""
 
     def __init__(self, pages: int = KEPT_PAGES, size: int = KEPT_BYTES) -> None:
         """`pages`, `size`: the most bodies, and the most bytes of them together."""
@@ -26,7 +25,7 @@ class KeptPages:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> bytes | None:
-        """The body that was kept for exactly this key."""
+        """Returns the body of this key, if it is cached."""
         with self._lock:
             body = self._bodies.get(key)
             if body is not None:
@@ -34,7 +33,7 @@ class KeptPages:
             return body
 
     def keep(self, key: Hashable, body: bytes) -> None:
-        """Keep a body; the ones that were asked for longest ago make room."""
+        """Caches a body, and evicts the least recently used ones."""
         if len(body) > self._size:
             return
         with self._lock:

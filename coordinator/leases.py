@@ -1,7 +1,7 @@
-"""The row is the lock: a task acts on a job only while it holds the job's row.
+"""Leases: a task acts on a job only while it holds the job's row.
 
-Several coordinators may share a database. Each renews what it holds, so that a job whose coordinator has died is
-another's after LEASE_SECONDS, and at once its own when it starts again.
+Several coordinators may share a database. Each renews its leases, so that a job whose coordinator has died passes to
+another after LEASE_SECONDS, and at once to its own when that restarts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The loss of this coordinator's own jobs after each merge that stands, computed from public data, for the pages.
+"""Computes the loss of this coordinator's own jobs after each standing merge, from public data, for the pages.
 
-Nothing depends on it: it is computed when nothing else is due, one loss a look, and given up for good for a job whose
-losses take too long here. The bits are those of `lockstep train metrics`: the same Program, checkpoint and seed.
+Nothing depends on it: one loss is computed when nothing else is due, and a job whose losses take too long here is given
+up. The bits are those of `lockstep train metrics`: the same Program, checkpoint and seed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 DEAR_SECONDS = 10.0
-"""A job one of whose losses takes longer, over all slots, is shown without: the thread that computes it has deadlines
-to meet in other jobs."""
+"""A job whose loss takes longer than this, over all slots, is shown without losses: the computing thread has deadlines
+in other jobs."""
 BACKOFF_SECONDS = (5.0, 600.0)
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ class DueLoss:
 
 
 def due(session: Session, job: str) -> DueLoss | None:
-    """The first checkpoint of a job, in the order of merges, whose loss is not kept."""
+    """Returns the first checkpoint of a job, in the order of merges, whose loss is not computed yet."""
     kept = {row.claim: row.merges for row in session.scalars(select(LossRow).where(LossRow.job == job))}
     first = session.get(RoundRow, (job, 0))
     if first is None or first.seed is None:
@@ -77,7 +77,7 @@ def due(session: Session, job: str) -> DueLoss | None:
 
 
 class RunLosses:
-    """The losses of a coordinator's jobs."""
+    """Computes the losses of a coordinator's jobs."""
 
     def __init__(
         self, database: Database, store: ContentStore, home: Path, clock: Callable[[], float] = time.monotonic
@@ -91,7 +91,8 @@ class RunLosses:
         self._backoff: Backoff[JobId] = Backoff(*BACKOFF_SECONDS)
 
     def look(self, job: JobId, loaded: Callable[[], Job]) -> bool:
-        """Compute and keep one loss, if one is due; whether one was. `loaded`: the job, when it is needed."""
+        """Computes and stores one loss, if one is due; returns True if it did. `loaded` returns the job when it is
+        needed."""
         if self._backoff.in_backoff(job, self._clock()) or self._compiled.get(job, self) is None:
             return False
         if self._given_up.of(job) is not None:
@@ -103,7 +104,7 @@ class RunLosses:
         try:
             found = self._computed(job, loaded, wanted)
         except Crashed as error:
-            log.warning("losses of a job end what computes them", job=hex32(job), why=error.message)
+            log.warning("computing a job's losses ended its process", job=hex32(job), why=error.message)
             # INVARIANT: a loss holds up what a coordinator owes other jobs once, for one deadline over all slots, and
             # in no later process again.
             self._given_up.record(job, error)
@@ -123,7 +124,7 @@ class RunLosses:
         return True
 
     def drop(self, job: JobId) -> None:
-        """Let a job go that is over."""
+        """Drops a job that is over."""
         self._compiled.pop(job, None)
 
     def _computed(self, job: JobId, load: Callable[[], Job], wanted: DueLoss) -> float | None:

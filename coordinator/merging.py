@@ -1,7 +1,8 @@
-"""The jobs that this coordinator merges: loaded once, their payloads judged, their merges defended.
+"""The jobs that this coordinator merges: loads each once, checks payloads, computes merges and defends them.
 
-One job's work is `aggregator.py`, what a merge has to be before it is claimed `runtime/merges.py`, its arithmetic
-`execution/merging.py`. What is not what the chain names is refused for good, what this machine cannot hold for a while.
+One job's work is in `aggregator.py`, the conditions of a merge's claim in `runtime/merges.py`, its arithmetic in
+`execution/merging.py`. A job that differs from the chain's record is refused for good, one that is too large for this
+machine for a while.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ log = structlog.get_logger(__name__)
 
 
 class Aggregators:
-    """The aggregators, one for each job."""
+    """Holds the aggregators, one for each job."""
 
     def __init__(self, parts: CoordinatorParts) -> None:
         self._parts = parts
         self._made: dict[JobId, Aggregator] = {}
         self._ended = Refusals(parts.settings.home)
-        """Jobs that ended what ran them; a command clears what is read here."""
+        """Jobs that killed the process running their Programs, until a command clears the refusal."""
         self._refused: set[JobId] = set()
         self._unfit: Backoff[JobId] = Backoff(AGAIN_SECONDS)
         """Jobs that this machine cannot hold: they are looked at again, in case memory comes free."""
         self._cache = MemoryCache(parts.settings.shared.memory_bytes)
 
     def prepared(self, job: JobId, params: JobParams, now: Seconds) -> bool:
-        """Load the job before its first payload comes; False for good if it is not what the chain names, and for a
-        while if this machine cannot hold it."""
+        """Loads the job before its first payload arrives; returns False for good if it differs from the chain's record,
+        and for a while if this machine cannot hold it."""
         if job in self._refused or self._unfit.in_backoff(job, now):
             return False
         with self._parts.database.reading() as session:
@@ -82,7 +83,7 @@ class Aggregators:
         return True
 
     def judge(self, job: JobId, params: JobParams, seen: AggregatorJob, wanted: Sequence[tuple[int, int]]) -> None:
-        """Fetch and decode the payloads of `wanted`, (round, slot), and write down what they are."""
+        """Fetches and decodes the payloads of `wanted`, (round, slot), and stores the reports."""
         aggregator, found = self.of(job, params), []
         with self._parts.database.reading() as session:
             claims = {
@@ -100,9 +101,9 @@ class Aggregators:
                 session.merge(row)
 
     def defend(self, job: JobId, params: JobParams, head: Head) -> bool:
-        """Make the moves that are due about merges of ours, and wait until they are mined; tells if any was made.
+        """Makes the due moves about this account's merges and waits until they are mined; returns True if it made any.
 
-        A task looks at one job while it holds that job's lease: what it sends it waits for.
+        A task holds the lease of its one job, so it waits for the transactions that it sends.
         """
         with self._parts.database.reading() as session:
             rows = reading.my_open_games(session, reading.hex32(job), self._parts.me)
@@ -123,10 +124,11 @@ class Aggregators:
     def merge(
         self, job: JobId, params: JobParams, place: Place, records: Sequence[RoundRecord]
     ) -> tuple[StateRoot, StateRoot, Cid]:
-        """See `Aggregator.merge`. Raises Crashed if what runs the job's Programs was ended by them, now or before."""
+        """Computes a merge, as `Aggregator.merge` does. Raises Crashed if the job's Programs kill, or have killed,
+        their process."""
         before = self._ended.of(job)
         if before is not None:
-            raise Crashed(before.message, hint="`lockstep coordinator retry` has it tried again")
+            raise Crashed(before.message, hint="`lockstep coordinator retry` allows the job again")
         try:
             return self.of(job, params).merge(place, records)
         except Crashed as error:
@@ -140,7 +142,8 @@ class Aggregators:
         return job in self._made
 
     def of(self, job: JobId, params: JobParams, *, fits: bool = False) -> Aggregator:
-        """A job's, loaded now if it was not; `fits`: raises Unfit if this machine cannot hold it."""
+        """Returns the aggregator of a job, loaded now if necessary; with `fits`, raises Unfit if this machine cannot
+        hold it."""
         if job not in self._made:
             store, shared = self._parts.party.store, self._parts.settings.shared
             check = Fitting(footprint.aggregator, path=shared.path) if fits else None
@@ -160,16 +163,16 @@ class Aggregators:
             made.forget(ClaimId(reading.unhex(claim.id)))
 
     def drop(self, job: JobId) -> None:
-        """Let a job go that is over."""
+        """Drops a job that is over."""
         made = self._made.pop(job, None)
         if made is not None and made.job.box is not None:
             made.job.box.close()
 
     def close(self) -> None:
-        """Let all of them go."""
+        """Drops all jobs."""
         for job in list(self._made):
             self.drop(job)
 
     @staticmethod
     def _tell_refused(job: JobId, error: LockstepError) -> None:
-        log.error("the job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)
+        log.error("a job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)

@@ -1,4 +1,4 @@
-"""The vault's rows: each account's money, what is locked now, what moved in each hour (coordinator.folds)."""
+"""The rows of the vault: each account's money, current locks, and flows by the hour (coordinator.folds)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOVES: dict[str, dict[str, int]] = {
     "Credited": {"credits": 1, "earned": 1},
     "Withdrawn": {"credits": -1},
 }
-"""By event of the vault: the sign with which its amount enters each of the account's. Locked: of the lock, too."""
+"""By event of the vault: the sign with which its amount enters each balance of the account."""
 FLOWS: dict[str, dict[str, str]] = {
     "Deposited": {"deposited": "amount"},
     "Slashed": {"slashed": "amount", "burned": "burned"},
@@ -37,7 +37,7 @@ FLOWS: dict[str, dict[str, str]] = {
     "JobDone": {"refunded": "refunded"},
     "JobCancelled": {"refunded": "refunded"},
 }
-"""By event: the kinds of money that flow, and the argument that says how much."""
+"""By event: the kinds of flows that it reports, and the argument with the amount."""
 
 
 @on(VAULT, *MOVES, "Escrowed")
@@ -72,7 +72,7 @@ def _lock(session: Session, event: EventRow, sign: int) -> None:
 
 
 def _row(session: Session, table: type[RowT], **new: Any) -> RowT:
-    """The row of these keys; a new one if there is none."""
+    """Returns the row with these keys; a new one if there is none."""
     row = session.get(table, tuple(new[column.name] for column in table.__table__.primary_key))
     if row is None:
         row = table(**new)

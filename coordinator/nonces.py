@@ -1,4 +1,4 @@
-"""The nonces of signed requests, which the chain does not know and a lost index must not forget.
+"""The used nonces of signed requests, which are neither on chain nor in the index.
 
 The index is a cache and may be deleted at any time; this file (`nonces.sqlite`) is not. A row is on disk before the
 request that it guards acts.
@@ -39,20 +39,21 @@ class Nonces:
             raise DoctorError(f"{path} cannot be used: {error}", hint="check the folder's mode and the disk") from error
 
     def latest(self, now: Seconds) -> Seconds:
-        """Chain time for judging requests: never before the time at which nonces were forgotten."""
+        """Returns the chain time for checking requests, which never goes back behind the time at which nonces were
+        dropped."""
         with self._lock:
             (floor,) = self._db.execute("SELECT time FROM floor").fetchone()
         return Seconds(max(now, floor))
 
     def require_fresh(self, account: Address, nonce: bytes) -> None:
-        """Raises AuthError `auth.replayed` if the account's nonce was used; remembers nothing."""
+        """Raises AuthError `auth.replayed` if the account has used the nonce; does not record it."""
         with self._lock:
             seen = self._db.execute("SELECT 1 FROM used WHERE account=? AND nonce=?", (account, nonce)).fetchone()
         if seen is not None:
             raise _replayed()
 
     def use_nonce(self, account: Address, nonce: bytes, expires: Seconds) -> None:
-        """Remember a nonce until its request expires; raises AuthError `auth.replayed` if it was used."""
+        """Records a nonce until its request expires; raises AuthError `auth.replayed` if it was used."""
         row = (account, nonce, expires)
         with self._lock:
             fresh = self._db.execute("INSERT OR IGNORE INTO used VALUES (?, ?, ?)", row).rowcount
@@ -61,7 +62,7 @@ class Nonces:
             raise _replayed()
 
     def forget(self, now: Seconds) -> int:
-        """Drop nonces whose requests are refused as expired from now on; returns how many."""
+        """Drops the nonces of expired requests; returns how many."""
         with self._lock:
             self._db.execute("UPDATE floor SET time = max(time, ?)", (now,))
             return self._db.execute("DELETE FROM used WHERE expires < ?", (now,)).rowcount

@@ -1,4 +1,4 @@
-"""Notifications from requests, sent beside them: a broker that is slow or gone costs a request nothing."""
+"""Sends notifications on a thread, so that a slow or unreachable broker delays no request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Notifications:
-    """Hands jobs to `send` in a thread of its own; a job that waits already is not sent twice."""
+    """Passes jobs to `send` on a thread; a job that is waiting already is not added again."""
 
     def __init__(self, send: Callable[[str], None]) -> None:
         self._send = send
@@ -18,13 +18,13 @@ class Notifications:
         self._thread.start()
 
     def __call__(self, job: str) -> None:
-        """Have a job looked at soon; returns at once."""
+        """Queues a notification about a job, without waiting."""
         with self._changed:
             self._waiting[job] = None
             self._changed.notify()
 
     def close(self) -> None:
-        """Send nothing more: beat notifies every job anyway."""
+        """Sends nothing more; the periodic schedule notifies every job anyway."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""The public pages: what the API answers, as HTML that needs no script.
+"""The public pages: the API's answers as HTML that needs no script.
 
 Every number comes from the functions behind the API (coordinator.queries, coordinator.views). Whatever strangers wrote
 is escaped by the templates, and the Content-Security-Policy lets nothing run but our own files.
@@ -287,7 +287,7 @@ def _digits(identity: str | None) -> str:
 
 
 def _dotted(name: str) -> Markup:
-    """A module path that a line may end in behind its dots, and nowhere inside a word."""
+    """Returns a module path as HTML in which a line may break after a dot, and nowhere inside a word."""
     return Markup(".<wbr>").join(escape(part) for part in name.split("."))
 
 

@@ -1,4 +1,4 @@
-"""The parts of a coordinator: a party of the market, with an index, nonces and a guard. Opened once per process."""
+"""The parts of a coordinator: its party on chain, an index, nonces and a guard. Opened once per process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CoordinatorParts:
 
     @staticmethod
     def open(settings: CoordinatorSettings) -> CoordinatorParts:
-        """Open everything; raises the error tree's own error for whatever is missing, closed or wrong."""
+        """Opens all parts; raises the specific LockstepError for whatever is missing, closed or wrong."""
         party = Party.open(settings.shared)
         guard = GuardMemory(settings.home, Scope.of(party.w3, party.addresses, party.address))
         return CoordinatorParts(
@@ -61,7 +61,7 @@ class CoordinatorParts:
         )
 
     def close(self) -> None:
-        """Close what holds files open."""
+        """Closes the party, the nonces, the guard and the database."""
         self.party.close()
         self.nonces.close()
         self.guard.close()

@@ -26,9 +26,9 @@ GAME_MOVES = (
 )  # fmt: skip
 
 LARGEST_INTEGER = (1 << 63) - 1
-"""SQL's; a number beyond it is shown as this one."""
+"""The largest integer of SQL; larger numbers are stored as this one."""
 SPEAKERS = 256
-"""Bits of a word: nobody beyond them gives receipts."""
+"""Bits of a word, which bounds the accounts that may attest in a round."""
 
 # -- the vault ------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ def _effect(event: EventRow) -> Effect:
 
 
 def _said(event: EventRow) -> dict[str, Any]:
-    """The columns of the row that the event is about, as it says them."""
+    """Returns the columns that an event sets in its row."""
     return {"state": _effect(event).state.name.lower(), **_effect(event).said(event.args)}
 
 
@@ -210,7 +210,7 @@ def _set(row: JobRow | RoundRow | ClaimRow, event: EventRow) -> None:
 
 
 def _put(session: Session, kind: type[IndexTable], **given: Any) -> None:
-    """A row in place of whatever was there; columns that are not given hold nothing."""
+    """Replaces a row; columns that are not given become null."""
     session.merge(kind(**{**dict.fromkeys(kind.__table__.columns.keys()), **given}))
 
 
@@ -243,5 +243,5 @@ def claim_id_hex(job: str, number: int, attempt: int, slot: int) -> str:
 
 
 def _integer(value: int | str) -> int:
-    """As SQL can hold it."""
+    """Clamps an integer to SQL's range."""
     return min(int(value), LARGEST_INTEGER)

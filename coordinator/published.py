@@ -1,4 +1,4 @@
-"""The market as strangers need it to check it from this server's URL alone: /api/v1/network, the pages' commands.
+"""The market's public data, from which a stranger can verify it: /api/v1/network, and the commands on the pages.
 
 Published are the deployment, RPC endpoints and gateways. The coordinator's own store and its RPC URL, which may hold a
 key, are not: content is read from here (/ipfs/CID), and an endpoint is named by its operator, or is on this machine.
@@ -19,22 +19,22 @@ from lockstep.base.redaction import redacted, urls_of
 from lockstep.chain.addresses import Addresses
 
 HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9a-fA-F:.]{2,45}\])(?::[0-9]{1,5})?")
-"""A Host header that may stand in a command: nothing of it means anything to a shell, or to HTML."""
+"""The Host headers that may appear in a command: no character has a meaning in a shell or in HTML."""
 
 
 @dataclass(frozen=True)
 class PublishedMarket:
-    """The part of a market that anybody may know."""
+    """The public data of a market."""
 
     addresses: Addresses
     rpc_urls: tuple[str, ...] = ()
     gateways: tuple[str, ...] = ()
     url: str = ""
-    """This server's, as strangers reach it; "": as each of them has asked for it."""
+    """The server's public URL; "": the URL of each request."""
 
     @staticmethod
     def of(settings: CoordinatorSettings, addresses: Addresses) -> PublishedMarket:
-        """Returns what the operator publishes; unless told otherwise, this machine's RPC endpoints without a key."""
+        """Returns what the operator publishes; by default the RPC endpoints on this machine whose URLs hold no key."""
         # INVARIANT: a URL that may hold a key is published only if its operator wrote it down as public.
         named = urls_of(settings.public_rpc) or [
             url for url in urls_of(settings.shared.rpc) if on_loopback(url) and redacted(url) == url.rstrip("/")
@@ -49,7 +49,7 @@ class PublishedMarket:
         )  # fmt: skip
 
     def url_of(self, request: Request) -> str:
-        """This server's URL: its operator's word, or what the client has asked for."""
+        """Returns the server's URL: the configured one, or the one that the client has requested."""
         if self.url:
             return self.url
         host = request.headers.get("host", "")
@@ -61,5 +61,5 @@ class PublishedMarket:
 
 
 def command(words: str, url: str) -> str:
-    """A `lockstep` command that takes everything else from this server: it works as it is copied."""
+    """Returns a `lockstep` command that reads everything else from this server, ready to be copied."""
     return f"lockstep {words} --network {shlex.quote(url)}"

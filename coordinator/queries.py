@@ -1,4 +1,4 @@
-"""The index's answers: one set of functions behind the API's JSON and the pages."""
+"""Queries over the index that the API and the pages share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lockstep.protocol.errors import Malformed, NotFoundError, UsageError
 from lockstep.protocol.types import Address
 
 JUDGED_STATES = ("joined", "committed", "revealed", "accepted", "excluded")
-"""The states in which two signatures may convict a slot's claim, now or once it is revealed."""
+"""States in which two signatures may convict a slot's claim, now or after its reveal."""
 CURSOR_CHARACTERS = 200
 """The longest page cursor, which holds a number and an id."""
 ID = re.compile("0x[0-9a-fA-F]{1,64}")
@@ -136,7 +136,7 @@ def status(database: Database, aggregator: Address) -> StatusOut:
 
 @contextmanager
 def found(database: Database, kind: type[RowT], key: str) -> Iterator[tuple[Session, RowT]]:
-    """A session and the row of a key; raises NotFoundError."""
+    """Opens a session and finds the row with this key; raises NotFoundError."""
     with database.reading() as session:
         row = session.get(kind, key)
         if row is None:
@@ -150,7 +150,7 @@ def found(database: Database, kind: type[RowT], key: str) -> Iterator[tuple[Sess
 def page(
     session: Session, query: Select[RowT], order: tuple[Any, Any], limit: int, cursor: str | None
 ) -> tuple[list[RowT], str | None]:
-    """`limit` rows in descending `order`, after the row that `cursor` names, and the next page's cursor."""
+    """Returns `limit` rows in descending `order`, after the row of `cursor`, and the next page's cursor."""
     # INVARIANT: a page costs what it holds, however long the list is.
     if cursor is not None:
         query = query.where(tuple_(*order) < tuple_(*_decode(cursor)))

@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 QUEUE = "coordinator"
 LOOK = "coordinator.look"
 STALE_POKES = 5
-"""A notify older than this many periods is dropped: a newer one waits behind it."""
+"""A notification that is older than this many periods is dropped, since a newer one follows."""
 
 
 def build(settings: CoordinatorSettings) -> Celery:
@@ -77,7 +77,7 @@ def build(settings: CoordinatorSettings) -> Celery:
 
     @app.task(name=LOOK)
     def look(job: str) -> None:
-        """Do what is due for one job."""
+        """Acts on one job."""
         with _no_trace():
             _service().look(job)
 
@@ -85,7 +85,7 @@ def build(settings: CoordinatorSettings) -> Celery:
 
 
 def _name(settings: CoordinatorSettings) -> str:
-    """The queue: coordinators that share a broker do not take each other's messages."""
+    """Returns the queue's name, which differs between coordinators that share a broker."""
     return f"{QUEUE}-{settings.home_name}" if settings.broker else QUEUE
 
 
@@ -98,20 +98,21 @@ def waiting(settings: CoordinatorSettings) -> int:
 
 
 def check(url: str) -> None:
-    """Raise UsageError where no broker is reached by a URL of this kind."""
+    """Raises UsageError if the URL's scheme is not a supported broker."""
     try:
         if url:
             Connection(url).get_transport_cls()
     except (KeyError, AttributeError, ImportError, ValueError) as error:
         # The URL may hold a password: only its scheme is told.
         raise UsageError(
-            f"no broker is reached by {url.partition(':')[0]!r}",
-            hint="pass --broker redis://... with its client installed, or nothing: a folder in the home will do",
+            f"the broker scheme {url.partition(':')[0]!r} is not supported",
+            hint="pass --broker redis://... with its client installed, or leave it out to use a folder in the home",
         ) from error
 
 
 def notifier(settings: CoordinatorSettings, app: Celery | None = None) -> Callable[[str], None]:
-    """A function that asks the worker to look at a job; a broker that is down costs seconds, and is no error."""
+    """Returns a function that notifies the worker about a job; an unreachable broker costs seconds and raises no
+    error."""
     queue = build(settings) if app is None else app
     expires = STALE_POKES * settings.poll_seconds
 
@@ -126,7 +127,7 @@ def notifier(settings: CoordinatorSettings, app: Celery | None = None) -> Callab
 
 @cache
 def _outage() -> Outage:
-    """This process's: an outage lasts from one notify to the next."""
+    """Returns this process's outage record, which persists between notifications."""
     from lockstep.base.lines import event
 
     return Outage(event)
@@ -134,19 +135,21 @@ def _outage() -> Outage:
 
 @contextmanager
 def _no_trace() -> Iterator[None]:
-    """Known failures are told in one line: the next notify tries again."""
+    """Logs temporary errors in one line without a stack trace; the next notification retries."""
     try:
         yield
         _outage().over()
     except (Unreachable, TryLater) as error:
         _outage().failed(error)
     except LockstepError as error:
-        log.warning("a job waits: trying again", code=error.code, why=error.message, hint=error.hint)
+        log.warning(
+            "work on a job failed for now and is tried again", code=error.code, why=error.message, hint=error.hint
+        )
 
 
 @cache
 def _service() -> Coordinator:
-    """This process's service: the chain, the store and the index open once."""
+    """Returns this process's service, opened once."""
     from coordinator.service import Coordinator
 
     service = Coordinator.open(resolve_coordinator())
@@ -155,7 +158,7 @@ def _service() -> Coordinator:
 
 
 def end_with_parent() -> None:
-    """Exit at once when standard input closes: the parent holds its other end for as long as it lives."""
+    """Exits at once when standard input closes, whose other end the parent holds while it lives."""
 
     def wait() -> None:
         # readinto on the raw descriptor: buffered input would hold a lock that the interpreter's exit needs.

@@ -1,6 +1,6 @@
-"""Shares of the coordinator's memory and storage: what one account may send, and all of them at once.
+"""Quotas on the coordinator's memory and storage, for each account and for all together.
 
-Counted in this process's memory by this machine's clock: a restart forgives everybody.
+They are counted in this process's memory by this machine's clock: a restart resets them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ WINDOW_SECONDS = 3600.0
 WINDOW_BYTES = 1 << 30
 """The most bytes that one account may send in a window."""
 FORGET_ACCOUNTS = 10_000
-"""From this many accounts on, those without a share of the present are dropped."""
+"""Number of accounts from which those without current use are dropped."""
 
 
 @dataclass
 class _Share:
-    """The share that one account has taken."""
+    """One account's current use."""
 
     in_flight: int = 0
     bytes: int = 0
@@ -35,7 +35,7 @@ class _Share:
 
 
 class Quotas:
-    """The shares of every account; usable from several threads."""
+    """Tracks the use of every account; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -45,7 +45,7 @@ class Quotas:
 
     @contextmanager
     def share(self, account: Address, size: int) -> Iterator[None]:
-        """Hold room for a request whose body has `size` bytes. Raises TryLater: `quota`, or `busy`."""
+        """Reserves room for a request with a body of `size` bytes. Raises TryLater: `quota`, or `busy`."""
         self._take(account, size)
         try:
             yield

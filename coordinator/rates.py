@@ -1,7 +1,7 @@
-"""Requests a second from one address, before anything of them is read: for those that nobody signed, too.
+"""Limits the request rate of each address, before anything of a request is read, signed or not.
 
-A bucket of BURST_SECONDS of the rate, filled steadily. An IPv6 client has a whole /64 to choose addresses from, so
-that counts as one.
+A token bucket holds BURST_SECONDS of the rate. An IPv6 client can choose among the addresses of a /64, so that counts
+as one address.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 
 BURST_SECONDS = 4.0
-"""An address that was quiet may send so many seconds' requests at once."""
+"""The capacity of a bucket, in seconds of the rate."""
 FORGET_ADDRESSES = 20_000
-"""From this many on, those whose bucket is full again are dropped."""
+"""Number of addresses from which those with a full bucket are dropped."""
 
 
 class RequestRates:
-    """The buckets of every address; usable from several threads."""
+    """The token buckets of all addresses; thread-safe."""
 
     def __init__(self, per_second: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
-        """`per_second`: 0 sets no limit."""
+        """`per_second` is the rate of each address; 0 sets no limit."""
         self._rate = per_second
         self._full = max(1.0, per_second * BURST_SECONDS)
         self._clock = clock
@@ -30,7 +30,7 @@ class RequestRates:
         """By address: what is left, and when that was so."""
 
     def wait(self, address: str) -> float:
-        """Take a request of an address: 0, or the seconds after which it may come."""
+        """Takes one request of an address from its bucket; returns 0, or the seconds after which it is allowed."""
         if not self._rate:
             return 0.0
         key, now = network(address), self._clock()

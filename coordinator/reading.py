@@ -1,4 +1,4 @@
-"""The state of chain and index, as the values that `decide` takes."""
+"""Reads the state of chain and index into the values that `decide` takes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def hex32(value: bytes) -> str:
 
 
 def read_decider(party: Party, demands: int) -> Decider:
-    """Time and money at the head; `demands`: the payloads of a round that are demanded, at most."""
+    """Reads time and funds at the head; `demands` is the most payloads of a round to demand."""
     head, me, contracts = party.head(), party.address, party.contracts
     return Decider(
         me=me,
@@ -61,7 +61,7 @@ def read_decider(party: Party, demands: int) -> Decider:
 def read_job(
     contracts: Contracts, session: Session, job_id: JobId, params: JobParams, decider: Decider
 ) -> AggregatorJob:
-    """A job at the head: its books, every round in flight and the one before, voided rounds beyond."""
+    """Reads a job at the head: its state, every round in flight, the one before, and later voided rounds."""
     job = contracts.market.job(job_id, decider.block)
     barred = contracts.market.barred(job_id, params.merge.aggregator)
     rounds = [
@@ -79,9 +79,9 @@ def read_job(
 
 
 def records(session: Session, job: str, before: int) -> tuple[RoundRecord, ...]:
-    """The rounds before one, as the index has them: enough to compute its base checkpoint again.
+    """Returns the records of the rounds before one, which suffice to recompute its base checkpoint.
 
-    A round's record is of its present attempt: every round before one that merges is merged or failed.
+    A record is of its round's present attempt: every round before one that merges is merged or failed.
     """
     rows = session.scalars(
         select(RoundRow).where(RoundRow.job == job, RoundRow.number < before).order_by(RoundRow.number)
@@ -120,7 +120,7 @@ def bodies(session: Session, job: str, number: int, attempt: int) -> list[Body]:
 def merge_inputs(
     session: Session, job: str, number: int, stored: Round, params: JobParams
 ) -> tuple[RoundRecord, ...]:  # fmt: skip
-    """Returns what a round's merge follows from: the rounds before it, and what the contract froze of itself."""
+    """Returns the inputs of a round's merge: the rounds before it, and the round as the contract froze it."""
     accepted = payload_refs(session, job, number, stored.attempt, stored.mask, params.role.slots)
     frozen = RoundRecord(number, Seed(stored.seed), tuple(accepted), None, Digest(b""), Digest(b""))
     return *records(session, job, number), frozen
@@ -259,6 +259,6 @@ def _record(session: Session, row: RoundRow) -> RoundRecord:
 
 
 def payload_of(claim: ClaimRow) -> PayloadRef:
-    """A slot's payload as its claim names it."""
+    """Returns the reference of a slot's payload, from its claim."""
     out, out2 = (Digest(unhex(root or "")) for root in (claim.out, claim.out2))
     return PayloadRef(Cid(claim.payload_cid or ""), out, out2)

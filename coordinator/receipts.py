@@ -1,7 +1,7 @@
-"""Receipts that slot owners have handed over: checked when they come, kept until the round is frozen, sent together.
+"""Receipts that slot owners have handed over: checked on arrival, kept until the round is frozen, sent together.
 
-One transaction for all of them costs a slot two thirds of what its own would. Nothing hangs on it: an owner whose
-receipt is not on chain when half of the window has passed sends it itself.
+One joint transaction costs a slot two thirds of its own. The round does not depend on it: an owner whose receipt is not
+on chain by half of the window sends it itself.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from lockstep.protocol.types import Address, JobId
 OPEN_ROUNDS = ("joining", "training", "attested")
 """States of a round that is not frozen."""
 OPEN_CLAIMS = ("joined", "committed", "revealed")
-"""States of a claim whose owner may speak, or may as soon as the index has seen its reveal."""
+"""States of a claim whose owner may attest, or may once the index has its reveal."""
 
 
 def accept(context: ApiContext, request: SignedRequest, given: ReceiptIn) -> None:
-    """Check and keep a receipt; the same again changes nothing. Raises Mismatch or NotFoundError."""
+    """Checks and keeps a receipt; a repetition changes nothing. Raises Mismatch or NotFoundError."""
     with context.database.reading() as session:
         account = _speaker(context, session, request, given)
     _require_signed(context, account, given)
@@ -47,23 +47,23 @@ def accept(context: ApiContext, request: SignedRequest, given: ReceiptIn) -> Non
 
 
 def held(session: Session, job: str, number: int, attempt: int, speakers: Collection[int]) -> list[Receipt]:
-    """The receipts of these speakers that are here, in order."""
+    """Returns the receipts of these speakers that were handed over, in order."""
     rows = session.scalars(_of_round(job, number, attempt).where(ReceiptRow.who.in_(speakers)).order_by(ReceiptRow.who))
     return [Receipt(row.who, int(row.mask), bytes.fromhex(row.signature[2:])) for row in rows]
 
 
 def masks(session: Session, job: str, number: int, attempt: int) -> dict[int, int]:
-    """Returns the speakers whose receipts for a round are here -> the slots that each names."""
+    """Returns, by speaker whose receipt for a round was handed over, the mask of slots that it names."""
     return {row.who: int(row.mask) for row in session.scalars(_of_round(job, number, attempt))}
 
 
 def count(session: Session, job: str) -> int:
-    """Returns the number of receipts for a job that are here."""
+    """Returns the number of receipts for a job that are kept."""
     return session.scalar(select(func.count()).where(ReceiptRow.job == job)) or 0
 
 
 def forget(session: Session) -> None:
-    """Drop the receipts for rounds that are frozen, begun anew or over."""
+    """Drops the receipts for rounds that are frozen, restarted or over."""
     waiting = (
         exists()
         .where(
@@ -80,7 +80,7 @@ def _of_round(job: str, number: int, attempt: int) -> Select[ReceiptRow]:
 
 
 def _speaker(context: ApiContext, session: Session, request: SignedRequest, given: ReceiptIn) -> Address:
-    """The account that speaks as `who`, which must be the request's."""
+    """Returns the account that attests for slot `who`, which must be the request's."""
     job = session.get(JobRow, given.job)
     if job is None:
         raise NotFoundError(f"no job {given.job}", hint="the index follows the chain by a block or two")
@@ -95,7 +95,10 @@ def _speaker(context: ApiContext, session: Session, request: SignedRequest, give
     if claim is None or claim.worker.lower() != request.account.lower():
         raise Mismatch(f"slot {given.who} is not {request.account}'s", hint="name the slot that you hold")
     if claim.state not in OPEN_CLAIMS:
-        raise Mismatch(f"the claim is {claim.state}: no receipt is taken for its round", hint="the round has gone on")
+        raise Mismatch(
+            f"the claim is {claim.state}: no receipt is taken for its round",
+            hint="send receipts while the round accepts them",
+        )
     if int(given.mask) >> int(job.params["roles"][0]["slots"]):
         raise Mismatch(
             f"mask {given.mask} names slots beyond {job.params['roles'][0]['slots']}", hint="bit s stands for slot s"

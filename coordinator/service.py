@@ -1,6 +1,6 @@
-"""The coordinator at work: read chain and storage -> decide (pure) -> act, one job at a time.
+"""The coordinator's loop: read chain and storage -> decide (pure) -> act, one job at a time.
 
-Everything is decided from what the chain says at that moment, so this may be killed at any line: the next look goes on.
+Every decision follows from the chain's state at that moment, so the process may be killed at any line.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from lockstep.runtime.party import Head, HeadTracker
 from lockstep.runtime.sender import Sender
 
 LOOKS = 12
-"""Looks at one job in a row while each finds something to do: a round's last acts follow each other by a block."""
+"""Most passes over one job in a row while each finds something to do: a round's last acts follow one another by a
+block."""
 
 CATCH_UP_STEPS = 50
 HEAD_SECONDS = 0.25
-"""The time between two requests for the latest block, by this machine's clock, whatever notifications come."""
+"""Machine seconds between two requests for the latest block, whatever notifications arrive."""
 BACKOFF_SECONDS = (1.0, 60.0)
-"""The rest of a job whose look failed, at first and at most, by this machine's clock."""
+"""Machine seconds of back-off of a job whose pass failed, at first and at most."""
 TOLD = {"Attested": "attested", "Frozen": "frozen", "Merged": "merged", "JobDone": "done"}
-"""Events of the market about one's own jobs that a watcher may rely on."""
+"""The events of own jobs on chain that are printed, by their name there."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +54,7 @@ Result = TypeVar("Result")
 
 
 class Coordinator:
-    """One coordinator's worker."""
+    """The worker process of one coordinator."""
 
     def __init__(self, parts: CoordinatorParts) -> None:
         self._parts = parts
@@ -74,7 +75,7 @@ class Coordinator:
         self._fees = FeeWatch(parts.party.outbox, event)
         self._head_tracker = HeadTracker(lambda: parts.party.head(), HEAD_SECONDS)
         self._differ = False
-        """True while the last step was not agreed on."""
+        """True while two RPC providers disagree."""
         self._taken: Head | None = None
         """The block up to which the index is complete."""
 
@@ -84,7 +85,7 @@ class Coordinator:
 
     @classmethod
     def open(cls, settings: CoordinatorSettings) -> Coordinator:
-        """Open the parts, wait for what was sent before, drop the leases of whoever worked here before."""
+        """Opens the parts, waits for transactions of an earlier process, and drops that process's leases."""
         parts = CoordinatorParts.open(settings)
         parts.database.check()
         leases.clear(parts.database, settings.home_name)
@@ -93,7 +94,7 @@ class Coordinator:
         return cls(parts)
 
     def index(self) -> list[str]:
-        """Take in new blocks; returns the jobs to look at."""
+        """Indexes new blocks; returns the jobs to process."""
         head = self._head_tracker.look()
         if head == self._taken:
             self._indexer.touch()
@@ -114,9 +115,9 @@ class Coordinator:
             return [job for job in jobs_to_look_at(session, self._parts.me) if job not in self._closed]
 
     def look(self, job: str) -> None:
-        """Do what is due for one job, until nothing is.
+        """Does what is due for one job, until nothing is.
 
-        A block in which nothing was is not looked at again, unless a receipt has come since.
+        A block in which nothing was due is not processed again, unless a receipt has arrived since.
         """
         if self._differ or self._backoff.in_backoff(job, time.monotonic()):
             return
@@ -143,7 +144,7 @@ class Coordinator:
                 self._step()
 
     def close(self) -> None:
-        """Close files; what was sent stays sent."""
+        """Closes files; sent transactions stay sent."""
         self._aggregators.close()
         self._parts.close()
 
@@ -170,7 +171,7 @@ class Coordinator:
         return done
 
     def _once(self, job: JobId) -> bool:
-        """One look; whether anything was done."""
+        """Makes one pass over a job; returns True if it did anything."""
         params = self._params_of(job)
         if params.merge.aggregator != self._parts.me:
             return False
@@ -194,11 +195,11 @@ class Coordinator:
         return acted or defended or answered or computed
 
     def _beside(self, job: JobId, work: Callable[[], Result]) -> Result:
-        """Does what may take a job long, and plays the games of the others until it is done."""
+        """Runs a job's long work, and plays the games of other jobs until it is done."""
         return beside(work, partial(self._play_others, job))
 
     def _play_others(self, busy: JobId) -> None:
-        """Take in new blocks, and make the moves that are due in every game but a busy job's."""
+        """Indexes new blocks, and makes the due moves in every game but the busy job's."""
         if self._differ:
             return
         # INVARIANT: no work on one job keeps a move in another's game.
@@ -211,7 +212,7 @@ class Coordinator:
                 if id_ != busy:
                     self._isolation.run(partial(self._play, job, id_), job, job=job)
         except (Unreachable, TryLater) as error:
-            log.info("nothing could be read of the games meanwhile", why=error.message)
+            log.info("the games could not be read from the chain", why=error.message)
 
     def _play(self, job: str, id_: JobId) -> None:
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
@@ -222,7 +223,8 @@ class Coordinator:
         return self._beside(job, lambda: self._losses.look(job, lambda: self._aggregators.of(job, params).job))
 
     def _close_job(self, job: JobId, seen: AggregatorJob) -> None:
-        """Look no more at a job that is done, once no game about our merges is open and no stake of ours is locked."""
+        """Finishes with a job that is done, once no game about this account's merges is open and none of its stake is
+        locked."""
         name = reading.hex32(job)
         with self._parts.database.reading() as session:
             playing = reading.my_open_games(session, name, self._parts.me)

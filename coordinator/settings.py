@@ -47,14 +47,14 @@ class CoordinatorSettings:
     max_blob_bytes: int
     """The largest blob that is relayed."""
     poll_seconds: float
-    """Between two looks at the chain."""
+    """Seconds between two polls of the chain."""
     requests_per_second: float
-    """From one address; 0: no limit, for a server behind a proxy that has its own."""
+    """Request limit of each address; 0: no limit, for a server behind a proxy with its own."""
     demands: int = 8
     """The most payloads of a round that are demanded on chain, because they are not there and receipts leave them out;
     0: none. A demand in vain saves the requester the slot's price."""
     public_url: str = ""
-    """URL of this server, as strangers reach it; "": whatever they have asked for."""
+    """Public URL of this server; "": the URL of each request."""
     public_rpc: str = ""
     """RPC URLs that anybody may see, by commas; "": of `rpc`, those on this machine that hold no key."""
     public_gateways: str = ""
@@ -72,7 +72,7 @@ class CoordinatorSettings:
 
     @property
     def home_name(self) -> str:
-        """The name that tells this home from others that share its database or broker: 16 hex digits."""
+        """A name that distinguishes this home from others with the same database or broker: 16 hex digits."""
         return sha256(f"{socket.gethostname()}:{self.home.resolve()}".encode()).hexdigest()[:16]
 
     def environment(self) -> dict[str, str]:
@@ -100,11 +100,11 @@ def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
         except ValueError as error:
             raise UsageError(f"{name} is {value!r}", hint=f"{name} is a {type(default).__name__}") from error
     if not 0 <= values["port"] < 1 << 16:
-        raise UsageError(f"port is {values['port']}", hint="0 takes any free port")
+        raise UsageError(f"port is {values['port']}", hint="use 0 (any free port) to 65535")
     if values["poll_seconds"] <= 0 or values["max_blob_bytes"] < 1:
         raise UsageError("poll_seconds and max_blob_bytes must be positive", hint="leave them out for the defaults")
     if not 0 <= values["requests_per_second"] < float("inf"):
-        raise UsageError("requests_per_second is not a rate", hint="0 sets no limit")
+        raise UsageError("requests_per_second is not a rate", hint="use 0 (no limit) or more")
     if values["demands"] < 0:
         raise UsageError("demands must not be negative", hint="0 demands no payload")
     for name in ("public_url", "public_rpc", "public_gateways"):
@@ -113,7 +113,7 @@ def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
 
 
 def _published(name: str, text: str) -> str:
-    """URLs that are shown to strangers, without a slash at their end; raises UsageError."""
+    """Parses URLs that are shown to strangers, without a trailing slash; raises UsageError."""
     urls = [url.rstrip("/") for url in urls_of(text)]
     for url in urls:
         parts = urlsplit(url)

@@ -1,10 +1,11 @@
-"""The chain's events as they are indexed, by server-sent events: one stream for everybody, resumed by `Last-Event-ID`.
+"""Streams the chain's events as they are indexed, by server-sent events that clients resume with `Last-Event-ID`.
 
-Nothing is queued for anybody: a client is a position in the index, so that one that reads slowly costs a connection and
-no memory. While somebody listens, one task asks the index once a second if there is anything new.
+Nothing is queued for a client: its state is a position in the index, so that a slow reader costs a connection and no
+memory. While a client is connected, one task checks the index once a second.
 
-An event's id is block-index-hash. After a restart, of this server or of the client, the stream goes on behind the id
-that the client had; where the chain has dropped that block, or it lies too far back, it says `reset`: read again.
+An event's id is block-index-hash. After a restart of the server or of the client, the stream continues after the
+client's id; if the chain has dropped that block, or it is too far back, the stream sends `reset`: read everything
+again.
 """
 
 from __future__ import annotations
@@ -31,22 +32,23 @@ from lockstep.protocol.errors import LockstepError, TryLater, UsageError
 
 PERIOD_SECONDS = 1.0
 BEAT_SECONDS = 15.0
-"""A comment is sent after so long a silence, so that a client that has gone is noticed."""
+"""Seconds of silence after which a comment is sent, so that a disconnected client is noticed."""
 PAGE = 200
-"""Events that are read at a time."""
+"""Number of events that are read at a time."""
 DIGITS = 8
 PAGES = 4
-"""Places whose next events are kept until something new comes."""
+"""Number of positions whose next events are cached until a new block comes."""
 COLUMNS = (
     EventRow.block, EventRow.log_index, EventRow.block_hash, EventRow.time, EventRow.contract, EventRow.name,
     EventRow.job, EventRow.game, EventRow.tx,
 )  # fmt: skip
-"""All of an event but its arguments, which may be long."""
+"""The columns of an event without its arguments, which may be long."""
 CATCH_UP = 10_000
-"""A client that is further behind than so many events reads anew."""
+"""Number of events behind which a client has to read everything again."""
 STREAMS = 128
 PER_ADDRESS = 64
-"""An address also has no more than half of what the others have left: each new one finds some."""
+"""The most streams of one address, which also gets at most half of the free ones, so that each new address finds
+some."""
 ID = re.compile(r"(\d{1,18})-(\d{1,9})-([0-9a-f]{0,8})")
 
 
@@ -58,7 +60,7 @@ router = APIRouter(prefix="/api/v1", include_in_schema=False)
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the chain's log: everything up to it was sent."""
+    """A position in the chain's log: all events up to it were sent."""
 
     block: int
     index: int
@@ -73,15 +75,15 @@ START = Position(-1, -1)
 
 
 def parse(text: str) -> Position:
-    """The position that an id names; raises UsageError."""
+    """Parses the position in an event's id; raises UsageError."""
     found = ID.fullmatch(text)
     if found is None:
-        raise UsageError(f"{text[:50]!r} is no event's id", hint="send back the `id` that an event had")
+        raise UsageError(f"{text[:50]!r} is not the id of an event", hint="send back the `id` that an event had")
     return Position(int(found[1]), int(found[2]), found[3])
 
 
 class Stream:
-    """The one stream of a process; its methods run on one event loop."""
+    """The event stream of one process; its methods run on one event loop."""
 
     def __init__(
         self, database: Database, *, period_seconds: float = PERIOD_SECONDS, beat_seconds: float = BEAT_SECONDS,
@@ -92,7 +94,7 @@ class Stream:
         self._beat_seconds = beat_seconds
         self._streams, self._per_address = streams, per_address
         self._listening: Counter[str] = Counter()
-        """By address."""
+        """Connected clients by address."""
         self._newest, self._version = START, 0
         self._moved = asyncio.Condition()
         self._watch: asyncio.Task[None] | None = None
@@ -102,24 +104,24 @@ class Stream:
 
     @property
     def listening(self) -> int:
-        """Clients that are connected."""
+        """Number of connected clients."""
         return self._listening.total()
 
     def enter(self, address: str) -> str:
-        """Take a place for a client; returns what `leave` takes. Raises TryLater if there are too many."""
+        """Admits a client; returns the key for `leave`. Raises TryLater if there are too many."""
         if self._closed:
-            raise TryLater("this server stops", hint="come back with Last-Event-ID: nothing is missed")
+            raise TryLater("this server is stopping", hint="reconnect with Last-Event-ID: no event is lost")
         key = network(address)
         others = self.listening - self._listening[key]
         share = min(self._per_address, -(-(self._streams - others) // 2))
         # INVARIANT: streams are few, and however many one address opens, the next one finds some.
         if self.listening >= self._streams or self._listening[key] >= share:
-            raise TryLater("too many streams are open", hint="ask /api/v1/chain now and then", code="quota")
+            raise TryLater("too many streams are open", hint="poll /api/v1/chain instead", code="quota")
         self._listening[key] += 1
         return key
 
     def leave(self, key: str) -> None:
-        """Give a client's place back."""
+        """Releases a client's place."""
         self._listening[key] -= 1
         self._listening += Counter()
         if not self.listening and self._watch is not None:
@@ -128,16 +130,17 @@ class Stream:
             self._pages.clear()
 
     async def close(self) -> None:
-        """End every stream between two events, as its client sees an answer end; it comes back, to whoever serves then.
+        """Ends every stream between two events, so that its client sees a complete answer and reconnects.
 
-        A server that stops waits for its answers, and a stream's has no end: it would be cut off instead.
+        A stopping server waits for its answers, and a stream has no end: otherwise it would be cut off.
         """
         async with self._moved:
             self._closed = True
             self._moved.notify_all()
 
     async def begin(self, last: str | None) -> tuple[Position, bool]:
-        """(position, whether the client has to read anew) for a client that had the event `last`, or none."""
+        """Returns (position, True if the client has to read everything again) for a client whose last event was `last`,
+        if any."""
         self._start()
         newest = await run_in_threadpool(self._read_newest)
         if not last:
@@ -146,7 +149,7 @@ class Stream:
         return (position, False) if await run_in_threadpool(self._near, position) else (newest, True)
 
     async def events(self, position: Position, *, reset: bool = False) -> AsyncIterator[bytes]:
-        """The events behind a position, and then whatever comes, as they go over the wire."""
+        """Yields the events after a position in the format of server-sent events, and new ones as they come."""
         yield b"retry: 3000\n\n"
         if reset:
             yield anew(position)
@@ -210,7 +213,7 @@ class Stream:
         return START if found is None else position_of(found)
 
     def _read(self, position: Position) -> Sequence[Any] | None:
-        """The next events behind a position; None if the chain has dropped it."""
+        """Returns the next events after a position; None if the chain has dropped it."""
         behind = tuple_(EventRow.block, EventRow.log_index) > (position.block, position.index)
         query = select(*COLUMNS).where(behind).order_by(EventRow.block, EventRow.log_index).limit(PAGE)
         with self._database.reading() as session:
@@ -236,31 +239,31 @@ def _stands(session: Session, position: Position) -> bool:
 
 
 def position_of(row: Any) -> Position:
-    """The place of an event: its id is the text of it."""
+    """Returns the position of an event, whose text is the event's id."""
     return Position(row.block, row.log_index, row.block_hash.removeprefix("0x")[:DIGITS])
 
 
 def anew(position: Position) -> bytes:
-    """The word to a client that what it had is not on the chain any more."""
+    """Returns the message that tells a client to read everything again."""
     return f"event: reset\nid: {position}\ndata: {{}}\n\n".encode()
 
 
 def wire(row: Any) -> bytes:
-    """One event of the stream: where it stands and what it is about; /api/v1/chain has the rest."""
+    """Formats one event of the stream: its position and subject; /api/v1/chain has the arguments."""
     data = {"id": str(position_of(row)), "block": row.block, "time": row.time, "contract": row.contract,
             "name": row.name, "job": row.job, "game": row.game, "tx": row.tx}  # fmt: skip
     return f"id: {data['id']}\nevent: chain\ndata: {json.dumps(data)}\n\n".encode()
 
 
 class Events(StreamingResponse):
-    """A client's stream; its place is given back however it ends."""
+    """The response of one client's stream; its place is released however it ends."""
 
     def __init__(self, stream: Stream, key: str, events: AsyncIterator[bytes]) -> None:
         super().__init__(events, media_type="text/event-stream", headers=HEADERS)
         self._stream, self._key = stream, key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the client goes."""
+        """Sends events until the client disconnects."""
         try:
             await super().__call__(scope, receive, send)
         finally:

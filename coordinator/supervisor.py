@@ -1,7 +1,7 @@
-"""One command, three processes: the API here, Celery's worker and beat as children that never outlive it.
+"""Runs a coordinator's three processes: the API here, and Celery's worker and beat as children that never outlive it.
 
-A child that dies is started again, slower each time. At SIGTERM the API drains, then beat, then the worker after its
-current task; whoever ignores that is killed. A parent that is killed closes the children's standard input, which ends
+A child that dies is restarted, with growing pauses. At SIGTERM the API drains, then beat, then the worker after its
+current task; a child that does not stop is killed. A killed parent closes the children's standard input, which ends
 them.
 """
 
@@ -55,7 +55,7 @@ class Child:
         return self._process.pid
 
     def stop(self, seconds: float) -> None:
-        """SIGTERM, then after `seconds` SIGKILL; returns when the process is gone."""
+        """Sends SIGTERM, and SIGKILL after `seconds`; returns once the process has ended."""
         with self._lock:
             self._stopping.set()
             process = self._process
@@ -63,7 +63,7 @@ class Child:
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
-            log.warning("child killed", child=self.name, after_seconds=seconds)
+            log.warning("a child process was killed", child=self.name, after_seconds=seconds)
             process.kill()
             process.wait()
         if process.stdin is not None:
@@ -81,7 +81,7 @@ class Child:
             if self._stopping.is_set():
                 return
             pause = RESTART_SECONDS[0] if time.monotonic() - began > STEADY_SECONDS else pause
-            log.error("child died", child=self.name, code=code, restart_in_seconds=pause)
+            log.error("a child process died", child=self.name, code=code, restart_in_seconds=pause)
             if self._stopping.wait(pause):
                 return
             pause = min(2 * pause, RESTART_SECONDS[1])
@@ -92,7 +92,7 @@ class Child:
 
 
 class _ReadyServer(uvicorn.Server):
-    """uvicorn that says when it serves, and when it begins to stop."""
+    """A uvicorn server with callbacks for when it serves, and when it begins to stop."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], on_stop: OnStop | None) -> None:
         super().__init__(config)

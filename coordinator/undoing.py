@@ -1,4 +1,4 @@
-"""Rows as they were before each of the latest events: what the chain drops is undone, and nothing is folded anew.
+"""Records rows before each of the latest events changes them, so that a reorganisation can undo the changes.
 
 with recording(session, event):      # every row that a fold changes is kept as it was
     ...
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from coordinator.models import EventRow, IndexTable, UndoRow
 
 KEPT_BLOCKS = 256
-"""The latest blocks whose events can be undone; a chain that drops more than they hold has all folded anew."""
+"""Number of latest blocks whose events can be undone; after a deeper reorganisation all rows are rebuilt."""
 IMAGES = "images"
 """The session's: {(table, key): the row before, or None}, while a fold is recorded."""
 
@@ -25,13 +25,14 @@ Image = tuple[str, tuple[Any, ...]]
 
 
 def near(block: int, head: int) -> bool:
-    """Tells if the events of a block are kept so that they can be undone."""
+    """Tells if the events of a block are recorded so that they can be undone."""
     return block > head - KEPT_BLOCKS
 
 
 @contextmanager
 def recording(session: Session, row: EventRow) -> Iterator[UndoRow]:
-    """Keeps every row that is changed meanwhile as it was; the caller says whether the event was skipped."""
+    """Records the previous state of every row that is changed within the block; the caller sets whether the event was
+    skipped."""
     kept = UndoRow(block=row.block, log_index=row.log_index, skipped=False, rows=[])
     images: dict[Image, dict[str, Any] | None] = {}
     session.info[IMAGES] = images
@@ -45,8 +46,8 @@ def recording(session: Session, row: EventRow) -> Iterator[UndoRow]:
 
 
 def undone(session: Session, block: int, gone: int) -> int | None:
-    """Brings the rows back to what they were after `block`; returns how many of the `gone` events beyond it had been
-    skipped, None if not all of them can be undone: nothing has changed then."""
+    """Restores the rows to their state after `block`; returns how many of the `gone` later events had been skipped, or
+    None without a change if not all of them can be undone."""
     kept = session.scalars(
         select(UndoRow).where(UndoRow.block > block).order_by(UndoRow.block, UndoRow.log_index)
     ).all()
@@ -67,13 +68,13 @@ def undone(session: Session, block: int, gone: int) -> int | None:
 
 
 def forget(session: Session, head: int) -> None:
-    """Lets go what undid the events of blocks that are far behind `head`."""
+    """Drops the records of events that are far behind `head`."""
     session.execute(delete(UndoRow).where(UndoRow.block <= head - KEPT_BLOCKS))
 
 
 @event.listens_for(Session, "before_flush")
 def _keep(session: Session, context: Any, instances: Any) -> None:
-    """Keeps what the database holds of every row that the flush is about to change."""
+    """Records the stored state of every row that the flush is about to change."""
     images: dict[Image, dict[str, Any] | None] | None = session.info.get(IMAGES)
     if images is None:
         return

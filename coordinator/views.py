@@ -1,4 +1,4 @@
-"""Runs, accounts, the economy, the chain and disputes as the pages and scripts read them: queries over the index."""
+"""Queries over the index for the pages and their scripts: runs, accounts, the economy, the chain and disputes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ MERGED = case((ClaimRow.slot == MERGE_SLOT, 1), else_=0)
 RECENT = 20
 LOCKS = 100
 EVENT_BYTES = 4096
-"""The most of an event's arguments that is sent: a leaf is longer, and the chain has it."""
+"""The most bytes of an event's arguments that are sent; longer ones, such as a leaf, are on chain."""
 
 
 # -- runs -----------------------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ def run(context: ApiContext, job: str) -> RunOut:
 
 
 def version_of(context: ApiContext, job: str) -> Hashable:
-    """Everything that a run's page is made of, as a value that changes with it; raises NotFoundError.
+    """Returns a value that changes with everything that a run's page shows; raises NotFoundError.
 
-    The chain's part is the block that the index stands at: its rows are a fold over the events up to there.
+    The chain's part is the block at which the index stands, since its rows are a fold over the events up to there.
     """
     with found(context.database, JobRow, job) as (session, row):
         cursor = session.get(CursorRow, 1)
@@ -113,7 +113,7 @@ def version_of(context: ApiContext, job: str) -> Hashable:
 
 
 def whole(context: ApiContext, job: str) -> tuple[RunOut, Sequence[LossAt], Sequence[RoundAt]]:
-    """The same as `run`, `curve` and `timeline`, with the claims counted and the losses read once."""
+    """Returns `run`, `curve` and `timeline` of a job, with its claims counted and its losses read only once."""
     with found(context.database, JobRow, job) as (session, row):
         tallies, losses = _tallies(session, job), _losses(session, job)
         return (
@@ -190,7 +190,7 @@ def _run(
 
 
 def _counted(session: Session, query: Any) -> dict[str, dict[Any, int]]:
-    """The rows of a query by job, then by its other columns: how many there are."""
+    """Returns the counts of a query's rows, by job and then by the other columns."""
     columns = list(query.selected_columns)
     counts: dict[str, dict[Any, int]] = defaultdict(dict)
     for job, *rest, n in session.execute(query.add_columns(func.count()).group_by(*columns)):
@@ -224,7 +224,7 @@ def timeline(context: ApiContext, job: str) -> TimelineOut:
 
 
 class RoundAt(NamedTuple):
-    """A `RoundPoint` that costs little: a page has a thousand."""
+    """A cheap tuple with the fields of `RoundPoint`, of which a page has a thousand."""
 
     round: int
     state: str
@@ -275,7 +275,7 @@ def curve(context: ApiContext, job: str) -> CurveOut:
 
 
 class LossAt(NamedTuple):
-    """A `LossPoint` that costs little: a page has a thousand."""
+    """A cheap tuple with the fields of `LossPoint`, of which a page has a thousand."""
 
     merges: int
     round: int | None
@@ -315,7 +315,7 @@ def _curve(
 
 
 class Loss(NamedTuple):
-    """The loss of a merge that stands, or of the first weights."""
+    """The loss of a standing merge, or of the first weights."""
 
     claim: str
     round: int | None
@@ -409,7 +409,7 @@ def _lock(session: Session, lock: LockRow) -> LockOut:
 
 
 def _last_of_period(session: Session, job: JobRow, number: RoundRow) -> RoundRow:
-    """The last round of the carry period in which claims may stand: earlier ones wait for its window."""
+    """Returns the last round of a round's carry period, for whose window the claims of earlier rounds wait."""
     period = int(role_of(job).get("carry_period", 0))
     if not period:
         return number
@@ -458,7 +458,7 @@ def chain(context: ApiContext, limit: int) -> ChainOut:
 
 
 def event_of(row: EventRow) -> EventOut:
-    """An event as the stream and the chain's page have it."""
+    """Returns an event in the form of the stream and the chain's page."""
     return EventOut(
         id=str(position_of(row)), block=row.block, index=row.log_index, time=row.time, contract=row.contract,
         name=row.name, job=row.job, game=row.game, tx=row.tx, args=_cut(row.args),

@@ -1,7 +1,7 @@
-"""The metrics of a coordinator beside those of its index: the account's money, its gas, the queue.
+"""Metrics of a coordinator that are not in its index: the account's money, its gas, the queue.
 
-The worker that sends transactions is a child process; the API reads what it leaves in the home, and asks the chain by a
-sampler of its own, so that no scrape waits for it.
+The worker that sends transactions is a child process; the API reads the worker's files in the home, and samples the
+chain itself, so that no scrape waits for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class WatchedAccount(Collector):
     """Gauges of the account and of the queue."""
 
     def __init__(self, home: Path, sampler: Sampler, waiting: Callable[[], int]) -> None:
-        """`waiting`: messages in the queue; may fail, which tells nothing."""
+        """Sets the account; `waiting` returns the number of messages in the queue, and its failures are ignored."""
         self._home = home
         self._sampler = sampler
         self._waiting = waiting
@@ -52,7 +52,7 @@ class WatchedAccount(Collector):
 
 
 def spent(outbox: Path) -> tuple[int, float, dict[str, int]]:
-    """(gas, coins, transactions by state) of an outbox, read beside whoever writes it."""
+    """Returns (gas, coins, transactions by state) of an outbox that another process may be writing."""
     with closing(sqlite3.connect(f"file:{outbox}?mode=ro", uri=True, timeout=1)) as database:
         count = dict(database.execute("SELECT state, count(*) FROM transactions GROUP BY state").fetchall())
         receipts = database.execute("SELECT receipt FROM transactions WHERE receipt IS NOT NULL").fetchall()

@@ -1,4 +1,4 @@
-"""Challenges claims that were found wrong: stakes the bond, opens a game, sits down at it."""
+"""Challenges claims that were found wrong: stakes the bond, opens a game, and hands the game to `Seats` to play."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from verifier.staking import Wallet
 from verifier.telling import Teller
 
 LIST_TRIES = 3
-"""A list of roots for which nobody has answered so often is none."""
+"""Failed fetches after which a published list of state roots counts as missing."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class WrongClaim:
-    """A claim that was found wrong, its game not opened yet."""
+    """A claim that was found wrong and on which no game is open yet."""
 
     record: ClaimRecord
     audit: Replay
@@ -54,7 +54,7 @@ class Challenger:
         self, party: Party, table: GameTable, wallet: Wallet, seats: Seats, teller: Teller, lists: Lists,
         backoff: Backoff[ClaimId],
     ) -> None:  # fmt: skip
-        """`backoff`: claims that are left alone for now."""
+        """`backoff` holds the claims that are not to be tried now."""
         self._party = party
         self._lists = lists
         self._table = table
@@ -64,7 +64,7 @@ class Challenger:
         self._backoff = backoff
         self._wrong: dict[ClaimId, WrongClaim] = {}
         self._unanswered: dict[ClaimId, Counter[Cid]] = {}
-        """By claim, the tries at each list that it named for which nobody answered."""
+        """By claim, the failed fetches of each list that it named."""
 
     def __len__(self) -> int:
         """Returns the number of games still to be opened."""
@@ -72,11 +72,11 @@ class Challenger:
 
     @property
     def jobs(self) -> set[JobId]:
-        """The jobs of these claims."""
+        """The jobs of the claims that are still to be challenged."""
         return {wrong.record.job for wrong in self._wrong.values()}
 
     def add(self, record: ClaimRecord, audit: Replay) -> None:
-        """Have a claim challenged."""
+        """Queues a wrong claim, on which a game is to be opened."""
         self._wrong[record.id] = WrongClaim(record, audit)
 
     def step(self, view: MarketView) -> None:
@@ -84,7 +84,9 @@ class Challenger:
         for wrong in list(self._wrong.values()):
             claim = wrong.record.id
             if self._is_replaced(wrong.record, view):
-                log.info("a wrong claim came again with another trace: it is replayed anew", claim=claim.hex())
+                log.info(
+                    "a reorganisation gave a wrong claim another trace: the claim is replayed again", claim=claim.hex()
+                )
                 self._drop(claim)
                 continue
             if self._backoff.in_backoff(claim, view.now):
@@ -105,27 +107,27 @@ class Challenger:
             self._drop(claim)
 
     def _drop(self, claim: ClaimId) -> None:
-        """Be done with a claim."""
+        """Removes a claim from the queue."""
         del self._wrong[claim]
         self._unanswered.pop(claim, None)
 
     @staticmethod
     def _is_replaced(record: ClaimRecord, view: MarketView) -> bool:
-        """Tells if the chain holds the claim with another trace, after a reorganisation: the backlog replays that."""
+        """Tells if a reorganisation has replaced the claim's trace by another, which the backlog then replays."""
         known = view.ledger.find(record.id)
         return known is not None and known[2].trace_root != record.trace_root
 
     @staticmethod
     def _comes_again(record: ClaimRecord, error: LockstepError, view: MarketView) -> bool:
-        """Tells if a game that was refused is tried again."""
+        """Tells if opening a game is retried after this error."""
         if isinstance(error, ChainError | NotFoundError):
             # Closed in the meantime, or convicted by somebody else; or a reorganisation took back its reveal.
             return decide.may_challenge(record, view.ledger, view.params[record.job], view.now)
         return not isinstance(error, Mismatch)
 
     def _with_list(self, wrong: WrongClaim, view: MarketView) -> WrongClaim | None:
-        """With the claim's list of roots, if its job draws witnesses and it was published since; None while it is
-        fetched.
+        """Returns the claim with its published list of roots, where the job draws witnesses; None while the list is
+        being fetched.
 
         Raises TryLater while its owner may still publish it: a game that knows t is four moves shorter.
         """
@@ -145,13 +147,14 @@ class Challenger:
         if published is None and not final and decide.awaits_list(due, params, view.now, fetching=False):
             raise TryLater(
                 "the owner may still publish the claim's state roots",
-                hint="no action is needed: it is looked for again",
+                hint="no action is needed: the list is fetched again",
             )
         t = first_difference(published, wrong.audit.held.trace)
         return WrongClaim(record, replace(wrong.audit, published=published, t=t))
 
     def _published(self, record: ClaimRecord, transitions: int) -> tuple[tuple[StateRoot, ...] | None, bool]:
-        """The claim's list, and True if none is waited for: nobody answers for the one that its owner names."""
+        """Returns (the claim's list or None, True if its store has failed LIST_TRIES times and nothing is waited
+        for)."""
         if not record.trace_cid:
             return None, False
         tries = self._unanswered.setdefault(record.id, Counter())
@@ -182,7 +185,9 @@ class Challenger:
         except NotFoundError as error:
             # What an earlier process had mined, a reorganisation has undone since.
             party.outbox.forget(key)
-            raise TryLater("the game is not on the chain", hint="it is opened again") from error
+            raise TryLater(
+                "the game is not on the chain", hint="no action is needed: the game is opened again"
+            ) from error
         self._teller.tell(
             "challenged", claim=record.id.hex(), game=game.hex(), t=move.t, round=record.round, slot=record.slot
         )

@@ -1,7 +1,8 @@
-"""Chooses what is replayed next: first claims that own games are about, then those whose window ends first, in turns of
-jobs: a replay that takes long makes room for jobs that had fewer turns, and begins anew with twice the time.
+"""Chooses the next claim to replay: first those with own games, then the one whose challenge window ends first.
 
-Every claim is told of once when it needs no more replaying, and once when its data cannot be had.
+Jobs take turns. A replay that takes long is cancelled in favour of jobs that have had fewer turns, and restarts later
+with twice the time. The verifier prints one event when a claim needs no more replaying, and one when its data cannot be
+fetched.
 """
 
 from __future__ import annotations
@@ -28,51 +29,53 @@ from verifier.telling import Teller
 log = structlog.get_logger(__name__)
 
 TURN_SECONDS = 60.0
-"""A job has so many of this machine at its first turn while other jobs wait; each turn in vain doubles the next."""
+"""Machine seconds of a job's first turn while other jobs wait; each unfinished turn doubles the next."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A claim to replay: to audit it, or to hold it again because an own game about it runs."""
+    """A claim to replay: for an audit, or again because an own game about it runs."""
 
     claim: ClaimRecord
     game: GameRecord | None = None
 
 
 class Backlog:
-    """The claims that are still to be replayed."""
+    """Holds the claims that are still to be replayed."""
 
     def __init__(
         self, journal: Journal, teller: Teller, backoff: Backoff[ClaimId], refused: Refusals, *, volunteers: bool,
         witnesses: bool,
     ) -> None:  # fmt: skip
-        """`volunteers`: every claim is one of them, else suspects alone. `backoff`: claims to leave alone for now."""
+        """`volunteers`: every claim is a candidate; otherwise suspects alone. `backoff` holds the claims that are not
+        to be tried now."""
         self._refused = refused
-        """Jobs that are not looked at, whatever is claimed in them; a command clears what is read here."""
+        """Jobs whose claims are not replayed until a command clears the refusal."""
         self._journal = journal
         self._teller = teller
         self._backoff = backoff
         self._volunteers = volunteers
         self._witnesses = witnesses
         self._settled: dict[ClaimId, TraceRoot] = {}
-        """Claims that need no (more) replaying, as they were replayed: after a reorganisation, one can come again with
-        another trace."""
+        """Claims that need no (more) replaying, with the trace that was replayed: after a reorganisation, a claim can
+        reappear with another trace."""
         self._suspects: set[ClaimId] = set()
-        """Claims that a duty led to; who is a witness alone replays no others to their end."""
+        """Claims to replay to their end although this verifier is only a witness, because a duty cast doubt on them."""
         self._unavailable: set[ClaimId] = set()
         self._too_large: Backoff[JobId] = Backoff(AGAIN_SECONDS)
         """Jobs that this machine cannot hold."""
         self._turns: dict[JobId, int] = {}
         """Turns since a claim of the job was replayed to its end."""
         self._late: dict[JobId, tuple[int, Seconds]] = {}
-        """Jobs that used up a replay's whole budget: how often, and until when they rest."""
+        """By job whose replay used up its whole budget: the number of times, and the end of its back-off."""
         self._left_alone: set[JobId] = set()
-        """Jobs with claims to replay that were refused at the last look."""
+        """Refused jobs that had claims to replay at the last look."""
 
     # -- what is next
 
     def next(self, view: MarketView, games: Iterable[GameRecord]) -> Task | None:
-        """The claim to replay now; `games` are own ones whose claim is not held."""
+        """Returns the claim to replay now. `games` are the own ones whose claim has not been replayed in this
+        process."""
         # INVARIANT: a game that runs is answered before anything new is looked at.
         for game in games:
             known = view.ledger.find(game.claim)
@@ -89,7 +92,7 @@ class Backlog:
         return None
 
     def turn_is_over(self, view: MarketView, job: JobId, spent: float) -> bool:
-        """Tells if a replay makes room: it has had its job's turn, and a job that had no more of them waits."""
+        """Tells if a replay must yield: its job has used up its turn, and a job with no more turns is waiting."""
         turns = self._turns.get(job, 0)
         if spent <= TURN_SECONDS * 2**turns:
             return False
@@ -98,44 +101,45 @@ class Backlog:
         return waits is not None and self._turns.get(waits.record.job, 0) <= turns
 
     def urgent(self, view: MarketView, games: Iterable[GameRecord]) -> bool:
-        """Tells if an own game waits for a replay; `games` are own ones whose claim is not held."""
+        """Tells if an own game waits for a replay. `games` are the own ones whose claim has not been replayed in this
+        process."""
         return any(
             view.ledger.find(game.claim) is not None and not self._backoff.in_backoff(game.claim, view.now)
             for game in games
         )
 
     def owes(self, task: Task) -> bool:
-        """Tells if a replay is due though this process ends: a game needs it, or a witness that must speak of it."""
+        """Tells if a replay is due even while this process ends: a game needs it, or a witness's verdict does."""
         return task.game is not None or (not self._volunteers and task.claim.id in self._suspects)
 
     def settle_missed(self, view: MarketView) -> None:
-        """Settle the claims that nobody can challenge any more."""
+        """Settles the claims whose challenge window is over."""
         for passed in decide.missed(self._candidates(view), self._settled, view.now):
             self._settle(passed.record, AuditResult.MATCH if self._is_known(passed.record) else AuditResult.CLOSED)
 
     def suspect(self, record: ClaimRecord) -> None:
-        """Have a claim replayed to its end, and challenged if it is wrong."""
+        """Queues a claim for a replay to its end, and for a challenge if it is wrong."""
         self._suspects.add(record.id)
 
     def reopen(self, claim: ClaimId) -> None:
-        """Look at a claim anew."""
+        """Makes a settled claim a candidate again."""
         self._settled.pop(claim, None)
 
     # -- what came of it
 
     def matched(self, record: ClaimRecord, seconds: float, payload: str | None) -> None:
-        """A claim is right; `payload` is what is wrong with its stored payload."""
+        """Records that a claim is right; `payload` names the fault of its stored payload, if any."""
         self._turns.pop(record.job, None)
         self._journal.remember(record.id, record.trace_root)
         self._settle(record, AuditResult.MATCH, seconds=round(seconds, 3), payload=payload)
 
     def mismatched(self, record: ClaimRecord, t: int | None, seconds: float) -> None:
-        """A claim is wrong, from transition t on."""
+        """Records that a claim is wrong from transition t on; t is None while its list of states is not available."""
         self._turns.pop(record.job, None)
         self._settle(record, AuditResult.MISMATCH, t=t, seconds=round(seconds, 3))
 
     def failed(self, record: ClaimRecord, error: LockstepError, now: Seconds) -> None:
-        """A claim could not be replayed: it is tried again a little later, as long as its window is open."""
+        """Puts a claim that could not be replayed into back-off; it is retried while its window is open."""
         level = log.info if isinstance(error, UNAVAILABLE) else log.error
         level("a claim cannot be replayed yet", claim=record.id.hex(), why=error.message, hint=error.hint)
         self._backoff.failed(record.id, now)
@@ -144,13 +148,14 @@ class Backlog:
             self._teller.audited(record, AuditResult.UNAVAILABLE, reason=error.code)
 
     def refused(self, job: JobId, error: Unfit, now: Seconds) -> None:
-        """This machine cannot hold a job: it is looked at again later, in case memory comes free, and told of once."""
+        """Puts a job that this machine cannot hold into back-off, in case memory comes free, and prints one event about
+        it."""
         if job not in self._too_large:
             self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
         self._too_large.failed(job, now)
 
     def turned(self, job: JobId) -> None:
-        """A replay of a job has made room for others: it begins anew, once those had as many turns."""
+        """Counts a turn of a job whose replay was cancelled for others; it restarts once those had as many turns."""
         self._turns[job] = self._turns.get(job, 0) + 1
 
     def late(self, job: JobId, error: Unfit, now: Seconds, most: Seconds) -> None:
@@ -165,7 +170,7 @@ class Backlog:
         self.turned(job)
 
     def crashed(self, job: JobId, error: Crashed) -> None:
-        """A job ended what ran it: its claims are left alone for good, but for those that own games are about."""
+        """Refuses a job that killed the process running its Programs: its claims are replayed only for own games."""
         # INVARIANT: a job whose Programs end what runs them is not looked at again, in no later process either.
         self._refused.record(job, error)
         self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
@@ -173,12 +178,12 @@ class Backlog:
     # -- for who watches
 
     def waiting(self, view: MarketView) -> int:
-        """Returns the number of claims still to be replayed, as far as it is known without reading the journal."""
+        """Returns the number of claims still to be replayed, without reading the journal."""
         return sum(not c.is_settled(self._settled) for c in self._candidates(view))
 
     @property
     def refusals(self) -> int:
-        """The number of jobs that this machine cannot hold, or that ended what ran them with claims still to replay."""
+        """The number of refused jobs with claims to replay: too large for this machine, over budget, or crashed."""
         return self._too_large.failing + len(self._late) + len(self._left_alone)
 
     # -- inside

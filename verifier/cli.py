@@ -95,7 +95,7 @@ def void(
         wanted = ledger_of(EventReader(party.w3, party.addresses)).job_named(job)
         found = evidence_against(party.contracts.market.params(wanted), party.store)
         if found is None:
-            raise Mismatch("every rule holds: the job stands", hint="its Programs can be defended")
+            raise Mismatch("the job breaks no rule and cannot be voided", hint="its Programs can be defended")
         evidence, rule = found
         key = "commit"
         while key.startswith("commit"):

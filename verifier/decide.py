@@ -1,4 +1,4 @@
-"""A verifier's decisions: pure functions of the chain's events and of what the verifier remembers.
+"""A verifier's decisions: pure functions of the chain's events and of the verifier's own records.
 
 They choose the claim to replay, the game to open on it, the games to sit at, and the time to withdraw credits.
 """
@@ -27,22 +27,22 @@ class AuditResult(StrEnum):
     MATCH = "match"
     MISMATCH = "mismatch"
     UNAVAILABLE = "unavailable"
-    """Its inputs could not be had so far; it is tried again while its window is open."""
+    """Its inputs could not be fetched so far; the replay is retried while its window is open."""
     CLOSED = "closed"
-    """Nobody can challenge it any more, and it was not replayed."""
+    """Its challenge window ended before it was replayed."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A claim that was made public."""
+    """A revealed claim that a verifier may replay."""
 
     record: ClaimRecord
     window_ends: Seconds
-    """From then on no game can be opened on it, unless that is not known yet."""
+    """Chain time from which no game can be opened on it; a lower bound while `undecided`."""
     stands: bool
-    """Neither convicted, nor merged again, nor final, nor of a round that was voided."""
+    """True if it is neither convicted, nor merged again, nor final, nor of a voided round."""
     undecided: bool = False
-    """Others may stand on it in a round that is not merged yet: its window lasts at least until then."""
+    """True if a round that is not merged yet may build on it: its window lasts at least until that merge."""
 
     def open_at(self, now: Seconds) -> bool:
         """Returns True if a game may be opened on the claim in a block at `now`."""
@@ -54,7 +54,7 @@ class Candidate:
 
 
 def candidates(ledger: Ledger, params: Mapping[JobId, JobParams]) -> Iterator[Candidate]:
-    """Every claim of the jobs whose parameters are known."""
+    """Yields every claim of the jobs whose parameters are known."""
     for job in ledger.jobs.values():
         if job.id in params:
             for round_ in job.all_rounds():
@@ -81,8 +81,8 @@ def next_claim(
     found: Iterable[Candidate], settled: Mapping[ClaimId, TraceRoot], delayed: Collection[ClaimId], now: Seconds,
     turns: Mapping[JobId, int] | None = None,
 ) -> Candidate | None:  # fmt: skip
-    """The claim to replay now, neither settled nor in back-off: of the jobs with the fewest turns in vain, the claim
-    whose window ends first."""
+    """Returns the claim to replay now, neither settled nor in back-off: of the jobs with the fewest unfinished turns,
+    the claim whose window ends first."""
     waiting = [c for c in found if c.open_at(now) and not c.is_settled(settled) and c.record.id not in delayed]
     had = turns or {}
     return min(
@@ -91,18 +91,19 @@ def next_claim(
 
 
 def missed(found: Iterable[Candidate], settled: Mapping[ClaimId, TraceRoot], now: Seconds) -> list[Candidate]:
-    """Claims that nobody can challenge any more and that were not settled."""
+    """Returns the claims whose challenge window ended before they were settled."""
     return [c for c in found if not c.open_at(now) and not c.is_settled(settled)]
 
 
 def nonce_of(claim: ClaimId, me: Address, games: Iterable[GameRecord]) -> int | None:
-    """The nonce of the game to open on a wrong claim; None if this account has opened one, whatever came of it."""
+    """Returns the nonce of the game to open on a wrong claim; None if this account has opened one before, whatever its
+    result."""
     # INVARIANT: one claim, one game: a crash opens nothing twice, and a lost argument is not repeated at a new price.
     return None if any(g.claim == claim and g.challenger == me for g in games) else 0
 
 
 def may_challenge(claim: ClaimRecord, ledger: Ledger, params: JobParams, now: Seconds) -> bool:
-    """Returns True while a game may be opened on a claim, now or once its reveal is back.
+    """Returns True while a game may be opened on a claim, or could be if its reveal is mined again.
 
     A claim that the ledger does not hold was taken back by a reorganisation, and its owner's reveal may come again.
     """
@@ -113,9 +114,10 @@ def may_challenge(claim: ClaimRecord, ledger: Ledger, params: JobParams, now: Se
 
 
 def list_due(claim: ClaimRecord, params: JobParams, audit: Audit | None) -> Seconds:
-    """Until when a claim's owner may publish its list, where witnesses are drawn: they commit before it does.
+    """Returns the chain time until which an owner may publish its list of state roots, in a job that draws witnesses.
 
-    `audit` is its round's, if one is known. JobRules leaves time for a game after it.
+    `audit` is the round's, if one is known; the list follows the witnesses' commitments. JobRules leaves time for a
+    game after it.
     """
     if audit is not None and audit.status == AuditStatus.DRAWN:
         return Seconds(audit.commit_ends + params.windows.audit_seconds)
@@ -124,22 +126,22 @@ def list_due(claim: ClaimRecord, params: JobParams, audit: Audit | None) -> Seco
 
 
 def awaits_list(due: Seconds, params: JobParams, now: Seconds, *, fetching: bool) -> bool:
-    """Returns True while a game is not opened yet for want of its claim's list, which is due then.
+    """Returns True while a game is held back until its claim's list of state roots arrives, at the latest at `due`.
 
-    One that is being fetched when it is due has half a window more: the other half is left to open the game.
+    A list that is being fetched at that time has half a window more; the other half is left to open the game.
     """
     # INVARIANT: a lie is challenged within its window, whatever nobody answers for.
     return now < due + (params.windows.audit_seconds // 2 if fetching else 0)
 
 
 def seats(me: Address, games: Iterable[GameRecord], taken: Collection[bytes]) -> list[GameRecord]:
-    """Own games that run and at which nobody sits: after a restart, all of them."""
+    """Returns own running games that this process does not play yet: after a restart, all of them."""
     return [g for g in games if g.challenger == me and g.verdict is Verdict.NONE and g.id not in taken]
 
 
 def over(me: Address, ledger: Ledger) -> set[JobId]:
-    """Jobs that are done, and in which nothing is open that this account may still have to compute for: a game of its
-    own, a demand for what it holds."""
+    """Returns the jobs that are done and for which this account may not have to compute any more: no own game and no
+    demand is open in them."""
     games = {g.claim for g in ledger.games.values() if g.challenger == me}
     needed = {ledger.places[claim][0] for claim in games if claim in ledger.places}
     needed |= {demand.job for demand in ledger.demands.values()}
@@ -147,19 +149,19 @@ def over(me: Address, ledger: Ledger) -> set[JobId]:
 
 
 def ended(me: Address, games: Iterable[GameRecord], told: Collection[bytes]) -> list[GameRecord]:
-    """Own games that are over and not told of yet."""
+    """Returns own games that are over and whose end was not printed yet."""
     return [g for g in games if g.challenger == me and g.verdict is not Verdict.NONE and g.id not in told]
 
 
 def name_of_end(verdict: Verdict) -> str:
-    """The event that tells of a game's end."""
+    """Returns the name of the event that reports a game's end."""
     if verdict in (Verdict.FRAUD, Verdict.TIMEOUT):
         return "won"
     return "lost" if verdict is Verdict.REJECTED else "void"
 
 
 def deposit_due(free: Wei, bond: Wei) -> Wei:
-    """Stake to add before a game is opened."""
+    """Returns the stake, in wei, to deposit before a game is opened."""
     return Wei(max(0, bond - free))
 
 

@@ -1,4 +1,4 @@
-"""Demands data that cannot be had, answers demands for rows, ends own demands that nobody answered."""
+"""Demands unavailable data on chain, answers demands for dataset rows, and settles own demands that nobody answered."""
 
 from __future__ import annotations
 
@@ -22,42 +22,44 @@ from verifier.staking import Wallet
 from verifier.telling import Teller
 
 NOT_THERE = ("blob_missing", "blob_corrupt", "payload_invalid", "mismatch")
-"""Faults of a stored payload that its worker can mend by posting it; nobody answering is none."""
+"""Faults of a stored payload that its worker can repair by posting it; a store that does not answer is no such
+fault."""
 
 ANSWERED = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
-"""The event told after each act about a demand, by the first part of the act's outbox key; of others none."""
+"""The event printed after an act about a demand, by the first part of the act's outbox key; other acts print none."""
 
 log = structlog.get_logger(__name__)
 
 
 class Demander:
-    """One account's demands for data, and its answers to the demands of others."""
+    """Makes one account's demands for data, and answers the demands of others."""
 
     def __init__(self, party: Party, jobs: LoadedJobs, sender: Sender[None], wallet: Wallet, teller: Teller) -> None:
-        """`jobs`: those whose rows can be posted."""
+        """`jobs` are those whose rows can be posted."""
         self._contracts = party.contracts
         self._jobs = jobs
         self._sender = sender
         self._wallet = wallet
         self._teller = teller
         self._lacking: dict[ClaimId, tuple[ClaimRecord, Sequence[tuple[int, int]]]] = {}
-        """Claims whose payload is to be demanded, with what is known to lack of it."""
+        """Claims whose payload is to be demanded, with its (tensor, leaf) that are known to be missing or wrong."""
         self._under_way: dict[str, tuple[str, dict[str, Any]]] = {}
-        """By what was sent, the event that is told once it is mined, and its fields."""
+        """By outbox key, the event to print once that transaction is mined, and its fields."""
         self._asks = Asks(party.contracts, party.address)
         self._answers = Answers(party.contracts, party.store, party.address)
 
     def demand_payload(self, record: ClaimRecord, fault: str | None, lacking: Sequence[tuple[int, int]]) -> None:
-        """Demand a payload that is not where its worker said, while that can still keep it out of the merge."""
+        """Demands a payload that is not at the CID its worker published, while that can still exclude it from the
+        merge."""
         if fault in NOT_THERE and not record.is_merge:
             self._lacking[record.id] = record, lacking
             self._demand_lacking()
 
     def demand_carry(self, record: ClaimRecord) -> bool:
-        """Demand the carry that a claim starts from, while that can still keep the claim out of the merge.
+        """Demands the carry that a claim starts from, while that can still exclude the claim from the merge.
 
-        Returns True once the demand is sent, while it is open, and if nobody answered it: the claim is left out then.
-        False if it was answered, or cannot be made: the carry has to be computed again.
+        Returns True once the demand is sent, while it is open, and if nobody answered it, in which case the claim is
+        excluded. Returns False if it was answered or cannot be made: then the carry must be computed again.
         """
         market = self._contracts.market
         key, _ = found = self._asks.carry(record.job, record.round, record.slot, record.id)
@@ -72,13 +74,15 @@ class Demander:
         return stored is not None and stored.status != Status.ANSWERED
 
     def demand_row(self, view: MarketView, job: JobId, missing: RowMissing) -> None:
-        """Demand a row of the dataset that cannot be had, when that pays: nobody can judge the job without it."""
+        """Demands a dataset row that cannot be fetched, if free stake covers the bond: without it nobody can judge the
+        job."""
         found = self._asks.row(job, view.params[job], missing, view.now)
         bond = self._contracts.demands.row_bond_of(job, missing.row)
         self._demand(bond, found, {"job": job.hex(), "row": missing.row})
 
     def step(self, view: MarketView) -> None:
-        """Post rows that somebody demands, end own demands that nobody answered, and tell what was done since."""
+        """Posts demanded rows, settles own demands that nobody answered, and prints what was mined since the last
+        call."""
         self._demand_lacking()
         told = set(self._tell_done())
         for key, call in self._answers.due(view.ledger, self._jobs.find, view.now):
@@ -87,7 +91,8 @@ class Demander:
                 self._send(key, call, ANSWERED.get(act), {"demand": demand})
 
     def _demand_lacking(self) -> None:
-        """Demand payloads, as long as that can be done; what the chain does not take now is demanded again."""
+        """Demands the payloads in `_lacking` while their rounds allow it; a demand that cannot be sent now is
+        retried."""
         market = self._contracts.market
         for record, lacking in list(self._lacking.values()):
             del self._lacking[record.id]
@@ -100,7 +105,7 @@ class Demander:
                 self._lacking[record.id] = record, lacking
 
     def _tell_done(self) -> Iterator[str]:
-        """Tell what was mined since; the keys of that."""
+        """Prints the events of transactions mined since the last call; yields their keys."""
         for key, (event, fields) in list(self._under_way.items()):
             done = self._sender.done(key)
             if done:
@@ -118,12 +123,12 @@ class Demander:
     def _send(
         self, key: str, call: Call, event: str | None, fields: dict[str, Any], after: tuple[str, Call] | None = None
     ) -> None:
-        """Send what is told of once it is mined."""
+        """Sends a transaction, and has `event` printed once it is mined."""
         try:
             # INVARIANT: no move of an own game waits until a demand, or an answer to one, is mined.
             sent = self._sender.submit(key, call, after=after)
         except (FundsError, TryLater) as error:
-            log.info("not sent", key=key, why=error.message)
+            log.info("a transaction about a demand was not sent", key=key, why=error.message)
             return
         if sent and event is not None:
             self._under_way.setdefault(key, (event, fields))

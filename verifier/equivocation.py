@@ -1,9 +1,11 @@
-"""Two claims that one worker signed for one slot: looked for in what coordinators were shown, convicted without a game.
+"""Finds equivocations, two different claims that one worker signed for one slot, and convicts their worker without a
+game.
 
     GET /api/v1/signed -> the signature is the slot owner's, the work is the chain's own -> kept -> a pair -> equivocate
 
-What is found is kept in the home, so that two coordinators that were told different things, or one that lost its index,
-still make a pair. It pays its gas and no prize, and waits while games are open on the claim.
+Signed claims come from coordinators, and the home keeps them: a pair is found even if two coordinators received
+different claims, or if one lost its index. A conviction costs gas and earns no prize, and it waits while a game is open
+on the claim.
 """
 
 from __future__ import annotations
@@ -29,20 +31,20 @@ from verifier.journal import Journal
 
 PATH = "/api/v1/signed"
 POLL_SECONDS = 2.0
-"""Time between two looks at the coordinators, by this machine's clock."""
+"""Machine seconds between two polls of the coordinators."""
 TIMEOUT_SECONDS = 5.0
 PAGE = 200
 MAX_PAGE_BYTES = 1 << 20
 PAGE_OF = table({"items": several(anything, 4096), "last": whole(0, U64)})
 
 Pages = dict[str, tuple[list[Any], int]]
-"""By coordinator: its new signed claims, and the number to go on from."""
+"""By coordinator: its new signed claims, and the number from which the next page starts."""
 
 log = structlog.get_logger(__name__)
 
 
 class Equivocations:
-    """Workers that signed twice for one slot, as far as the coordinators at `urls` were shown."""
+    """Collects signed claims from the coordinators at `urls` and finds workers that signed two for one slot."""
 
     def __init__(self, urls: Sequence[str], contracts: Contracts, journal: Journal) -> None:
         self._contracts = contracts
@@ -51,12 +53,12 @@ class Equivocations:
         self._executor: KeyedExecutor[str, Pages] = KeyedExecutor("signed")
         self._read_at = 0.0
         self.looks = 0
-        """How often every coordinator was asked."""
+        """Number of polls of all coordinators."""
         self._pending: list[Mapping[str, Any]] = []
-        """Read, but about rounds or slots that the ledger does not know yet."""
+        """Signed claims about rounds or slots that the ledger does not know yet."""
 
     def step(self, ledger: Ledger) -> None:
-        """Keep what was read since, and read on beside the loop."""
+        """Keeps the signed claims that a thread has read since the last call, and starts the next poll."""
         if self._executor.over(PATH):
             self.looks += 1
             for url, (items, last) in (self._executor.take(PATH) or {}).items():
@@ -68,7 +70,8 @@ class Equivocations:
             self._executor.begin(PATH, partial(_read_all, dict(self._after)))
 
     def due(self, ledger: Ledger) -> Iterator[tuple[ClaimRecord, Call]]:
-        """Every claim that stands though its worker signed another one, with the transaction that convicts it."""
+        """Yields every standing claim whose worker signed another one for the slot, with the transaction that convicts
+        it."""
         for claim, work in self._journal.contradicted():
             found = ledger.find(claim)
             if found is None:
@@ -84,7 +87,7 @@ class Equivocations:
             yield record, self._contracts.game.call("equivocate", a.work(), a.signed(), b.signed())
 
     def close(self) -> None:
-        """Let what is being read end, within its timeout."""
+        """Waits for the request in flight, at most its timeout."""
         self._executor.close()
 
     def _keep(self, ledger: Ledger, fields: Mapping[str, Any]) -> bool:
@@ -98,7 +101,7 @@ class Equivocations:
             signer = signed.signer(addresses.chain_id, addresses.market)
             self._require_real(round_, signed, signer)
         except Mismatch as error:
-            log.info("a signed claim is ignored: it is not of the slot's owner, seed and base", why=error.message)
+            log.info("a signed claim is ignored: its signer, seed or base does not match the slot", why=error.message)
             return True
         digest = signed.digest(addresses.chain_id, addresses.market)
         self._journal.keep_signed(signed.id, signed.seed + signed.base, digest, json.dumps(fields, sort_keys=True))
@@ -121,7 +124,7 @@ def _round_of(ledger: Ledger, signed: SignedClaim) -> RoundLedger | None:
 
 
 def _read_all(after: Mapping[str, int]) -> Pages:
-    """A page of every coordinator that answers."""
+    """Returns one page of each coordinator that answers."""
     found: Pages = {}
     for url, number in after.items():
         try:
@@ -152,7 +155,7 @@ def _read(url: str, after: int) -> tuple[list[Any], int]:
 
 
 def urls_of(setting: str) -> list[str]:
-    """Coordinators of a setting: URLs, separated by commas."""
+    """Splits a setting of comma-separated coordinator URLs."""
     return [url.strip() for url in setting.split(",") if url.strip()]
 
 

@@ -1,4 +1,4 @@
-"""A verifier's records on disk: claims found right, signed claims, a witness's secrets.
+"""A verifier's records on disk: claims found right, signed claims, and a witness's secrets and observations.
 
 Everything else can be read from the chain again. The home is locked while a verifier runs: one key, one process.
 """
@@ -32,28 +32,29 @@ CREATE TABLE IF NOT EXISTS signed (
 ) WITHOUT ROWID;
 """
 KEPT_SIGNED = 2
-"""Different signed claims that are kept for one slot: two convict."""
+"""Number of different signed claims kept for one slot: two suffice to convict."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A witness's replay for a duty: its own S_1 .. S_t*, a leaf, and the salt that hides what is committed."""
+    """A witness's replay for a duty: its own S_1 .. S_t*, one leaf of a state, and the salt that hides the commitment
+    to them."""
 
     audit: AuditId
     i: int
     beacon: Digest
     salt: Digest
     roots: tuple[StateRoot, ...]
-    """S_1 .. S_t*; empty if the claim that its carry comes from is wrong: the word is then "differs"."""
+    """S_1 .. S_t*; empty if the claim whose carry it starts from is wrong: the verdict is then "differs"."""
 
     u: int
     """The step whose state is committed to: t*, or the one before the last."""
     leaf: StateLeaf
-    """A leaf of that state, with its way up to the root: the state itself is not kept."""
+    """A leaf of S_u with its Merkle proof; the state itself is not kept."""
 
     @property
     def state(self) -> StateRoot:
-        """S_u; without roots some word that is nobody's."""
+        """S_u; a random value that matches no state if there are no roots."""
         return self.roots[self.u - 1] if self.roots else StateRoot(self.salt)
 
 
@@ -84,13 +85,14 @@ class Journal(Closing):
         return row.fetchone() is not None
 
     def remember(self, claim: ClaimId, trace_root: TraceRoot) -> None:
-        """Keep that a claim is right."""
+        """Records that a claim is right."""
         self._db.execute("INSERT OR IGNORE INTO matches VALUES (?, ?)", (claim, trace_root))
 
     # -- what workers signed
 
     def keep_signed(self, claim: ClaimId, work: bytes, digest: Digest, fields: str) -> None:
-        """Keep a signed claim about a slot with its seed and base (`work`); a third one says nothing new."""
+        """Keeps a signed claim about a slot and the seed and base that it builds on (`work`); a third one adds
+        nothing."""
         self._db.execute(
             "INSERT OR IGNORE INTO signed SELECT ?, ?, ?, ? "
             "WHERE (SELECT count(*) FROM signed WHERE claim = ? AND work = ?) < ?",
@@ -98,28 +100,29 @@ class Journal(Closing):
         )
 
     def signed(self, claim: ClaimId, work: bytes) -> list[str]:
-        """Every signed claim that is kept about a slot's work."""
+        """Returns every signed claim that is kept about a slot and its work."""
         query = "SELECT fields FROM signed WHERE claim = ? AND work = ? ORDER BY digest"
         return [fields for (fields,) in self._db.execute(query, (claim, work))]
 
     def contradicted(self) -> list[tuple[ClaimId, bytes]]:
-        """(claim, work) for which two different claims are signed."""
+        """Returns each (claim, work) for which two different claims are signed."""
         query = "SELECT claim, work FROM signed GROUP BY claim, work HAVING count(*) >= ?"
         return [(ClaimId(claim), work) for claim, work in self._db.execute(query, (KEPT_SIGNED,))]
 
     # -- what a witness keeps to itself until it reveals
 
     def keep_chain(self, head: Digest, secret: bytes) -> None:
-        """Keep the bottom of a hash chain."""
+        """Keeps the secret seed of a hash chain, by the chain's head."""
         self._db.execute("INSERT OR IGNORE INTO chains VALUES (?, ?)", (head, secret))
 
     def secret_of(self, head: Digest) -> bytes | None:
-        """The bottom of the chain with this top."""
+        """Returns the secret seed of the hash chain with this head."""
         row = self._db.execute("SELECT secret FROM chains WHERE head = ?", (head,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def keep_observation(self, seen: Observation) -> Observation:
-        """Keep what a duty's replay gave; the first one counts: a commitment to it may be on its way."""
+        """Keeps the result of a duty's replay, unless one is kept already: a commitment to that one may be in
+        flight."""
         leaf, code = seen.leaf, seen.leaf.code
         row = (
             seen.audit, seen.i, seen.beacon, seen.salt, b"".join(seen.roots), seen.u, leaf.digest, code.header,
@@ -151,5 +154,5 @@ class Journal(Closing):
 
 
 def _words(data: bytes) -> tuple[Digest, ...]:
-    """Hashes that were written one behind the other."""
+    """Splits concatenated 32-byte hashes."""
     return tuple(Digest(data[at : at + HASH_BYTES]) for at in range(0, len(data), HASH_BYTES))

@@ -1,4 +1,5 @@
-"""Published lists of state roots, fetched beside the loop: a store that is slow keeps no game and no other claim."""
+"""Fetches published lists of state roots on threads of their own, so that a slow store delays no game and no other
+claim."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from lockstep.runtime.keyed_executor import KeyedExecutor
 from lockstep.storage import ContentStore
 
 THREADS = 4
-"""Lists that are fetched at a time: of those that hang, each takes as long as the store waits."""
+"""Lists that are fetched at a time; one whose store hangs occupies a thread until the store's timeout."""
 KEPT = 64
-"""Lists that were fetched and that nobody has asked for since."""
+"""Fetched lists that are kept until a caller asks for them; older ones are dropped."""
 
 Roots = tuple[StateRoot, ...]
 
@@ -26,12 +27,12 @@ class OnItsWay(Exception):
     def __init__(self, *, begun: bool) -> None:
         super().__init__()
         self.begun = begun
-        """That began with this call."""
+        """True if this call started the fetch."""
 
 
 @dataclass(frozen=True)
 class _Listed:
-    """A claim's list, as the claim names it."""
+    """The key of a fetch: a claim, its trace root, and the CID of its list."""
 
     claim: ClaimId
     root: TraceRoot
@@ -39,16 +40,17 @@ class _Listed:
 
 
 class Lists:
-    """The lists that a verifier waits for."""
+    """Fetches the lists of state roots that a verifier needs."""
 
     def __init__(self, store: ContentStore) -> None:
         self._store = store
         self._executor: KeyedExecutor[_Listed, Roots | None] = KeyedExecutor("lists", threads=THREADS)
 
     def find(self, record: ClaimRecord, transitions: int) -> Roots | None:
-        """S_1 .. S_T of a claim as it was fetched since the last call; None if there is no such list.
+        """Returns S_1 .. S_T of a claim as fetched since the last call; None if its list does not exist.
 
-        Raises OnItsWay while it is fetched, which begins now if it has not; Unreachable if nobody answered.
+        Raises OnItsWay while the list is being fetched, which this call starts if need be; Unreachable if the store did
+        not answer.
         """
         listed = _Listed(record.id, record.trace_root, record.trace_cid)
         if self._executor.over(listed):
@@ -61,5 +63,5 @@ class Lists:
         raise OnItsWay(begun=begun)
 
     def close(self) -> None:
-        """Let what is being fetched end, within the store's time."""
+        """Waits for the fetches in flight, at most the store's timeout."""
         self._executor.close()

@@ -1,4 +1,4 @@
-"""Loads jobs, each once: its Programs and dataset, with the public data that its claims start from."""
+"""Loads jobs, each once: its Programs, its dataset, and the public data that its claims start from."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Load = Callable[..., Job]
 
 
 class LoadedJobs:
-    """The jobs that one worker thread works on."""
+    """Holds the jobs that one worker thread works on."""
 
     def __init__(self, party: Party, load: Load, cache: MemoryCache | None = None) -> None:
-        """`cache`: where checkpoints and payloads lie until the next claim asks for them."""
+        """`cache` holds checkpoints and payloads for the next claims."""
         self._load = load
         self._store = party.store
         self._settings = party.settings
@@ -29,10 +29,10 @@ class LoadedJobs:
         self._loaded: dict[JobId, PublicData] = {}
 
     def get(self, job: JobId, params: JobParams, *, fits: bool = False) -> PublicData:
-        """A job, loaded now if it was not. On the worker thread.
+        """Returns the public data of a job, and loads the job first if needed. Runs on the worker thread.
 
-        Raises ProgramInvalid if it breaks a rule, the store's errors, and with `fits` Unfit if this machine cannot hold
-        it.
+        Raises ProgramInvalid if the job breaks a rule, the store's errors, and with `fits` Unfit if this machine cannot
+        hold it.
         """
         if job not in self._loaded:
             threads, path = self._settings.threads, self._settings.path
@@ -42,19 +42,19 @@ class LoadedJobs:
         return self._loaded[job]
 
     def stop(self, job: JobId, order_of: int) -> None:
-        """End what runs a job's Programs, if it works for this thread, which gets Cancelled."""
+        """Kills the process that runs a job's Programs, if it works for this thread, which then gets Cancelled."""
         found = self.find(job)
         if found is not None and found.box is not None:
             found.box.stop(order_of)
 
     def let_go(self, jobs: Iterable[JobId]) -> None:
-        """Drop what is loaded of these jobs, and end what runs their Programs; asked for again, it is loaded anew."""
+        """Drops these jobs and ends the processes that run their Programs; the next `get` loads a job again."""
         for job in jobs:
             public = self._loaded.pop(job, None)
             if public is not None and public.job.box is not None:
                 public.job.box.close()
 
     def find(self, job: JobId) -> Job | None:
-        """A job, if it is loaded."""
+        """Returns a job if it is loaded."""
         public = self._loaded.get(job)
         return None if public is None else public.job

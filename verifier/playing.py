@@ -1,4 +1,4 @@
-"""Plays own games: sits down at them, makes their moves through the game queue, tells how they end."""
+"""Plays own games: makes their moves through the game queue, and prints how they end."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from verifier.telling import Teller
 
 
 class Seats:
-    """The challenger's seats at own games that run."""
+    """Plays the challenger's side of own running games."""
 
     def __init__(self, party: Party, table: GameTable, states: States, teller: Teller) -> None:
-        """`states`: on disk, of the claims that are played about."""
+        """`states` holds, on disk, states of the claims that the games are about."""
         self._me = party.address
         self._table = table
         self._states = states
@@ -28,23 +28,24 @@ class Seats:
         self._held: dict[ClaimId, HeldClaim] = {}
         self._queue = GameQueue(table, party.outbox, Side.CHALLENGER, self._held.get, self._moved, states=states)
         self._claims: dict[GameId, ClaimId] = {}
-        """Of the games that are sat at."""
+        """The claim of each game that this process plays."""
         self._told: set[GameId] = set()
 
     def __len__(self) -> int:
-        """Returns the number of games that this account sits at."""
+        """Returns the number of games that this process plays."""
         return len(self._claims)
 
     def sit(self, game: GameId, claim: ClaimId, held: HeldClaim) -> None:
-        """Sit down at a game, with its claim as it was replayed."""
+        """Starts to play a game, with its claim as it was replayed."""
         self._claims[game], self._held[claim] = claim, held
 
     def empty(self, view: MarketView) -> list[GameRecord]:
-        """Own games that run and that nobody sits at, the earliest deadline first: after a restart, all of them."""
+        """Returns own running games that are not played yet, the earliest deadline first: after a restart, all of
+        them."""
         return sorted(decide.seats(self._me, view.games, self._claims), key=self._deadline)
 
     def tell_ends(self, view: MarketView) -> None:
-        """Leave games that are over, and tell how they ended."""
+        """Drops games that are over, and prints how they ended."""
         for game in decide.ended(self._me, view.games, self._told):
             self._told.add(game.id)
             seat = self._claims.pop(game.id, None)
@@ -56,7 +57,7 @@ class Seats:
                 self._teller.tell(name, claim=game.claim.hex(), game=game.id.hex(), verdict=game.verdict.name.lower())
 
     def leave_undone(self, view: MarketView) -> list[ClaimId]:
-        """Leave games whose opening a reorganisation has undone; returns their claims."""
+        """Drops games whose opening a reorganisation has reverted; returns their claims."""
         undone = [g for g in self._claims if g not in view.ledger.games and g not in view.ledger.ended]
         claims = [self._claims.pop(game) for game in undone]
         for claim in claims:
@@ -72,7 +73,7 @@ class Seats:
         return not self._claims and not decide.seats(self._me, view.games, ())
 
     def close(self) -> None:
-        """Finish the slice in work; what was sent stays sent."""
+        """Finishes the slice in progress; sent transactions stay sent."""
         self._queue.close()
 
     def _moved(self, _: Seconds, game: GameId, due: Due, seconds: float) -> None:

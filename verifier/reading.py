@@ -15,13 +15,13 @@ from lockstep.runtime.party import Head, Party
 
 @dataclass(frozen=True)
 class MarketView:
-    """The market at one look: everything is decided from it."""
+    """The market at one block, from which all decisions are made."""
 
     ledger: Ledger
     params: Mapping[JobId, JobParams]
     head: Head
     draining: bool
-    """This process was told to end: nothing new is begun."""
+    """True while this process ends: nothing new is begun."""
     block: int
     """The last block that the ledger holds: the head, or one that came after it."""
 
@@ -46,7 +46,7 @@ class MarketReader:
         self._params: dict[JobId, JobParams] = {}
 
     def read(self) -> None:
-        """Bring the ledger up to the latest block."""
+        """Brings the ledger up to the latest block."""
         self._watcher.poll()
         for job in self._watcher.ledger.jobs:
             if job not in self._params:
@@ -63,9 +63,9 @@ class MarketReader:
             ) from error
 
     def view(self, head: Head, draining: bool) -> MarketView:
-        """Returns the market as it was read so far."""
+        """Returns the market as of the last `read`."""
         return MarketView(self._watcher.ledger, self._params, head, draining, self._watcher.block)
 
     def close(self) -> None:
-        """Close the copy of the logs."""
+        """Closes the local copy of the chain's logs."""
         self._cache.close()

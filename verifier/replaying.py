@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 LEAST_SECONDS, MOST_SECONDS = 60.0, 1800.0
-"""Bounds of a replay's budget, however short or long a job's windows are."""
+"""Bounds of a replay's budget in machine seconds, whatever a job's windows are."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ class Replayed:
     seconds: float
     """The duration of the replay on this machine."""
     payload: str | None = None
-    """The fault of the stored payload, if it has one: reported, and no ground for a game."""
+    """The fault of the stored payload, if it has one; it is reported, and gives no ground for a game."""
     lacking: tuple[tuple[int, int], ...] = ()
-    """(tensor, leaf) of the payload's leaves that are not what was replayed."""
+    """(tensor, leaf) of the stored payload's leaves that differ from the replay's."""
 
 
 class Replayer:
-    """One worker thread, and what it works on."""
+    """Replays claims on one worker thread."""
 
     def __init__(
         self, store: ContentStore, jobs: LoadedJobs, cache: MemoryCache, states: States, backlog: Backlog, seats: Seats,
         demander: Demander, reporter: Reporter,
     ) -> None:  # fmt: skip
-        """`cache`, `states`: where states of claims lie, in memory and on disk, until a game asks for them."""
+        """`cache` and `states` keep states of claims, in memory and on disk, for games."""
         self._store = store
         self._jobs = jobs
         self._cache = cache
@@ -73,17 +73,17 @@ class Replayer:
         self._reporter = reporter
         self._executor: KeyedExecutor[Task, Replayed] = KeyedExecutor("replay")
         self._task: Task | None = None
-        """The replay that the worker thread is at, or has ready."""
+        """The replay that the worker thread runs, or has finished."""
         self._thread: int | None = None
         """The worker thread's identifier."""
         self._began = 0.0
         self._late = False
         """True once the work has used up its budget."""
         self._turned = False
-        """True once it makes room for other jobs."""
+        """True once it was cancelled in favour of other jobs."""
 
     def step(self, view: MarketView) -> None:
-        """Begin the next replay, if none runs; while this process ends, only those for games and duties."""
+        """Starts the next replay if none runs; while this process ends, only those that games and duties need."""
         task = self._task
         if task is not None and not self._executor.over(task) and task.game is None:
             # INVARIANT: a game that runs is answered before anything new is looked at: no replay keeps the thread from
@@ -103,7 +103,7 @@ class Replayer:
             self._jobs.stop(task.claim.job, self._thread)
 
     def begin(self, view: MarketView) -> None:
-        """Begin the next replay, if none runs."""
+        """Starts the next replay, if none runs."""
         self._backlog.settle_missed(view)
         if self._task is None and (task := self._backlog.next(view, self._seats.empty(view))) is not None:
             known = view.ledger.find(task.claim.id)
@@ -113,16 +113,16 @@ class Replayer:
 
     @property
     def job(self) -> JobId | None:
-        """The job of the claim that the worker thread works on, or has ready."""
+        """The job of the claim that the worker thread replays or has replayed."""
         return None if self._task is None else self._task.claim.job
 
     @property
     def done(self) -> bool:
-        """Tells if a result can be taken."""
+        """True if a result is ready to be taken."""
         return self._task is not None and self._executor.over(self._task)
 
     def take(self, view: MarketView) -> Replayed | None:
-        """The result, once; None for a replay that was cancelled, or that failed and was seen to here."""
+        """Returns the result, once; None for a replay that was cancelled, or whose failure is handled here."""
         assert self._task is not None, "something is done"
         task, self._task = self._task, None
         record = task.claim
@@ -157,13 +157,13 @@ class Replayer:
             return None
 
     def close(self) -> None:
-        """Stop the replay after its step."""
+        """Stops the replay after its current step."""
         self._executor.close()
 
     def _replay(
         self, task: Task, params: JobParams, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord
     ) -> Replayed:
-        """Replay a claim. On the worker thread."""
+        """Replays a claim. Runs on the worker thread."""
         began, self._thread = time.monotonic(), threading.get_ident()
         # INVARIANT: whatever it needs, a job is loaded in which a game of ours runs.
         public = self._jobs.get(record.job, params, fits=not task.game)
@@ -183,7 +183,7 @@ class Replayer:
 
 
 def budget(params: JobParams) -> float:
-    """Seconds of this machine for the replay of one claim that no own game is about."""
+    """Returns the machine seconds allowed for the replay of one claim without an own game."""
     return max(LEAST_SECONDS, min(SHARE * params.windows.challenge_seconds, MOST_SECONDS))
 
 

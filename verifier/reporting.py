@@ -1,4 +1,4 @@
-"""Reports what convicts without a game: a job that breaks a rule, two claims that one worker signed for one slot."""
+"""Convicts without a game: a job that breaks a rule, or a worker that signed two claims for one slot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verifier.telling import Teller
 
 
 class Reporter:
-    """Proves to the contracts what they can check themselves."""
+    """Submits the proofs that contracts verify by themselves."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Reporter:
         teller: Teller,
         backoff: Backoff[ClaimId],
     ) -> None:
-        """`backoff`: claims that are left alone for now."""
+        """`backoff` holds the claims that are not to be tried now."""
         self._party = party
         self._equivocations = equivocations
         self._sender = sender
@@ -34,7 +34,7 @@ class Reporter:
         self._voided: set[JobId] = set()
 
     def step(self, view: MarketView) -> None:
-        """Convict who signed two claims for one slot: no game, no bond."""
+        """Convicts workers that signed two claims for one slot, without a game or a bond."""
         self._equivocations.step(view.ledger)
         for record, call in self._equivocations.due(view.ledger):
             if self._backoff.in_backoff(record.id, view.now):
@@ -46,7 +46,7 @@ class Reporter:
                 )
 
     def void(self, job: JobId, error: Undefendable) -> None:
-        """Void a job that breaks a rule, once: commit to the proof, then show it."""
+        """Voids a job that breaks a rule, once: commits to the proof, then reveals it."""
         if job in self._voided:
             return
         due = partial(proof, self._party.contracts.validator, self._party.address, job, error.evidence)
@@ -61,5 +61,5 @@ class Reporter:
                 self._teller.tell("voided", job=job.hex(), rule=error.rule.name.lower())
 
     def close(self) -> None:
-        """Let what is being read end, within its timeout."""
+        """Waits for the request in flight, at most its timeout."""
         self._equivocations.close()

@@ -59,7 +59,7 @@ from verifier.telling import Teller
 from verifier.witness.duties import Duties
 
 POLL_SECONDS = 0.2
-"""Time between two looks for a new block, by this machine's clock."""
+"""Machine seconds between two polls for a new block."""
 
 STATES = "states"
 
@@ -70,7 +70,7 @@ class Verifier:
     """One verifier: the loop, and the parts that act in it."""
 
     def __init__(self, party: Party, journal: Journal, *, witness: bool = False, volunteer: bool = True) -> None:
-        """`witness`: look where it is drawn, for the fee. `volunteer`: look at every claim."""
+        """`witness`: serve the duties for which this account is drawn, for a fee. `volunteer`: replay every claim."""
         cache = MemoryCache(party.settings.memory_bytes)
         states = States(party.settings.home_dir / STATES, party.settings.disk_bytes)
         table = GameTable(party.contracts.game, party.addresses.block, party.contracts.market)
@@ -82,7 +82,7 @@ class Verifier:
         self._party = party
         self._head_tracker = HeadTracker(lambda: party.head(), POLL_SECONDS)
         self._seen = Head(-1, Seconds(0))
-        """The block that was acted on last."""
+        """The block that was processed last."""
         self._waiting = 0
         self._market = MarketReader(party)
         self._isolation = Isolation()
@@ -111,7 +111,7 @@ class Verifier:
         )
 
     def run(self, stop: Flag) -> None:
-        """Until `stop` is set and every own game is over."""
+        """Runs until `stop` is set and every own game is over."""
         for key in self._party.settle():
             log.info("a transaction of an earlier process reverted", key=key)
         try:
@@ -151,7 +151,7 @@ class Verifier:
         return view
 
     def _beat(self, view: MarketView, fresh: bool) -> None:
-        """Leave this look's numbers for who watches."""
+        """Writes the numbers of this pass for monitoring."""
         if fresh:
             self._waiting = self._backlog.waiting(view)
         me, ledger = self._party.address, view.ledger
@@ -168,7 +168,7 @@ class Verifier:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Stop what is computed beside the loop; what was sent stays sent."""
+        """Stops the work of all threads; sent transactions stay sent."""
         self._market.close()
         end_all()
         self._seats.close()
@@ -179,7 +179,7 @@ class Verifier:
             self._duties.close()
 
     def _step(self, view: MarketView) -> None:
-        """Act on a new block."""
+        """Acts on a new block."""
         self._teller.now = view.now
         self._seats.tell_ends(view)
         for claim in self._seats.leave_undone(view):
@@ -202,13 +202,13 @@ class Verifier:
         yield self._tend
 
     def _end_abandoned(self, view: MarketView) -> None:
-        """End games that both of their sides have left."""
+        """Ends games that both of their sides have abandoned."""
         for key, call in self._abandoned.due(view.ledger, view.now):
             # INVARIANT: however many games strangers leave, no move of an own one waits until they are ended.
             self._sender.try_again(key, call)
 
     def _collect(self, view: MarketView) -> None:
-        """Act on the worker thread's result, if there is one, and give it its next work at once."""
+        """Processes the worker thread's result, if there is one, and starts its next work at once."""
         if self._replayer.done:
             found = self._replayer.take(view)
             if found is not None:
@@ -231,7 +231,7 @@ class Verifier:
             self._challenger.step(view)
 
     def _let_go(self, view: MarketView) -> None:
-        """Drop what is loaded of jobs in which nothing is left to do."""
+        """Drops loaded jobs in which nothing is left to do."""
         over = decide.over(self._party.address, view.ledger) - self._challenger.jobs
         self._jobs.let_go(over - {self._replayer.job})
         if self._duties is not None:
@@ -246,7 +246,7 @@ class Verifier:
         self._sender.settle()
 
     def _at_rest(self, view: MarketView) -> bool:
-        """Tells if nothing is lost by leaving now."""
+        """Tells if the process can end now without a loss."""
         done = self._duties is None or self._duties.at_rest(view)
         if not done or not self._seats.at_rest(view) or len(self._challenger) or not self._sender.idle:
             return False

@@ -1,4 +1,4 @@
-"""Stakes what an act needs, and withdraws what was earned."""
+"""Deposits the stake that an act needs, and withdraws earnings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verifier.telling import Teller
 
 
 class Wallet:
-    """The account's stake and credits in the vault."""
+    """Manages the account's stake and credits in the vault."""
 
     def __init__(self, party: Party, sender: Sender[None], teller: Teller) -> None:
         self._party = party
@@ -19,22 +19,24 @@ class Wallet:
         self._teller = teller
 
     def stake(self, bond: Wei, key: str) -> None:
-        """Deposit what is missing of a bond; the key makes it one deposit, whatever crashes. Raises why it cannot."""
+        """Deposits what is missing of a bond, once for each key even across crashes; raises the error that prevents
+        it."""
         if (deposit := self._missing(bond)) is not None:
             self._party.outbox.send(deposit, f"deposit/{key}")
 
     def try_stake(self, bond: Wei, key: str) -> bool:
-        """The same; tells if the bond is there."""
+        """Deposits what is missing of a bond; returns False if that fails, where `stake` raises."""
         deposit = self._missing(bond)
         return deposit is None or self._sender.attempt(f"deposit/{key}", deposit)
 
     def missing(self, bond: Wei, key: str) -> tuple[str, Call] | None:
-        """The deposit, with its key, that has to come before an act which stakes a bond; None if the bond is there."""
+        """Returns (key, call) of the deposit that must precede an act which stakes a bond; None if free stake covers
+        the bond."""
         deposit = self._missing(bond)
         return None if deposit is None else (f"deposit/{key}", deposit)
 
     def withdraw(self, block: int) -> None:
-        """Pay the credits out, if there are any."""
+        """Withdraws the credits, if there are any."""
         vault = self._party.contracts.vault
         amount = vault.credits(self._party.address)
         if amount and self._sender.attempt(f"withdraw/{block}", vault.withdraw()):

@@ -1,4 +1,4 @@
-"""Tells what was done: one JSON event a line on stdout, with the chain's time of the look that it belongs to."""
+"""Prints the verifier's events: one JSON object a line on stdout, stamped with the chain time of its block."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from verifier.decide import AuditResult
 
 
 class Teller:
-    """Writes a verifier's events."""
+    """Prints a verifier's events."""
 
     def __init__(self) -> None:
         self.now = Seconds(0)
-        """Of the look that goes on."""
+        """Chain time of the block that is being processed."""
 
     def tell(self, name: str, **fields: Any) -> None:
-        """Write one event."""
+        """Prints one event."""
         event(name, time=self.now, **fields)
 
     def audited(self, record: ClaimRecord, result: AuditResult, **more: Any) -> None:
-        """Tell what became of a claim's audit; what is None in `more` is left out."""
+        """Prints the result of a claim's audit; fields of `more` that are None are omitted."""
         told = {k: v for k, v in more.items() if v is not None}
         self.tell(
             "audited", claim=record.id.hex(), job=record.job.hex(), round=record.round, slot=record.slot,

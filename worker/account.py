@@ -47,7 +47,7 @@ _OF_STATUS = {
 
 @dataclass(frozen=True)
 class Account:
-    """One account's view of the chain."""
+    """One account's on-chain record: its address, the ledger of events, the contracts and its home."""
 
     address: Address
     ledger: Ledger
@@ -56,7 +56,8 @@ class Account:
 
 
 def open_account(settings: Settings) -> Account:
-    """The account of a home (no password is needed: nothing is signed), read up to the latest block."""
+    """Opens the account of a home and reads the ledger up to the latest block; it signs nothing, so it needs no
+    password."""
 
     from lockstep.chain import logcache
     from lockstep.chain.addresses import Addresses
@@ -80,7 +81,7 @@ def open_account(settings: Settings) -> Account:
 
 
 def earnings_of(account: Account) -> dict[str, Any]:
-    """Every payment and slash of the account, with their sums."""
+    """Returns every payment to the account and every slash of it, with their sums."""
     me = account.address
     paid = [p for p in account.ledger.pays if p.account == me]
     slashes = [
@@ -104,12 +105,12 @@ def earnings_of(account: Account) -> dict[str, Any]:
 
 
 def reasons_of(account: Account) -> list[dict[str, Any]]:
-    """One row a round of every job: its reason code and what that means."""
+    """Returns one row for each round of every job: its reason code and the meaning of that code."""
     return [row for row, _ in _rounds(account)]
 
 
 def _rounds(account: Account) -> list[tuple[dict[str, Any], bytes]]:
-    """(row, ClaimId) of every round of every attempt, in order."""
+    """Returns (row, ClaimId) of every round of every attempt, ordered by number and attempt within a job."""
     rows = []
     paid = frozenset((p.job, p.round, p.slot) for p in account.ledger.pays if p.account == account.address)
     for job in account.ledger.jobs.values():

@@ -1,4 +1,4 @@
-"""Doing what was decided: one transaction, or one piece of work on the worker thread, for each act."""
+"""Carries out a worker's decisions: each act becomes one transaction, or one piece of work on the worker thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Skills:
 
     @staticmethod
     def of(parts: WorkerParts, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
-        """An honest worker's. `wake` is called from a worker thread whenever something is done there."""
+        """Returns the parts of an honest worker. A worker thread calls `wake` whenever it finishes a piece of work."""
         executor = ComputeExecutor("train", wake)
         bases, defence = Bases(parts.store, executor), Defence(parts, wake)
         training = Training(parts, executor, bases, defence)
@@ -48,14 +48,14 @@ class Skills:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Stop after the step in work; what was computed is on disk."""
+        """Stops after the current step; what was computed is on disk."""
         self.admission.close()
         self.executor.close()
         self.defence.close()
 
 
 class Acting:
-    """Does the acts of one worker."""
+    """Carries out the acts of one worker."""
 
     def __init__(self, parts: WorkerParts, sender: Sender[Act], skills: Skills) -> None:
         self._market = parts.contracts.market
@@ -64,7 +64,7 @@ class Acting:
         self._skills = skills
 
     def do(self, taken: Taken, view: JobView, act: Act, now: Seconds) -> None:
-        """Do one act that follows from a view."""
+        """Carries out one act, which was decided from `view`."""
         job, skills, r = view.id, self._skills, view.round(act.round)
         # A round that is not started yet, or is void and starts again, will be of the job's attempt.
         attempt = view.job.attempt if r is None or r.phase == Phase.VOID else r.state.attempt
@@ -96,7 +96,8 @@ class Acting:
 
 
 def _key_of(key: str, view: JobView, r: RoundView | None, act: Act) -> str:
-    """The name under which a call is sent once: `key`, and what may change before it has to be sent again."""
+    """Returns the outbox key under which a call is sent once: `key`, and what may change before the call must be sent
+    again."""
     match act.do:
         case Do.START:
             return f"{key}/{view.job.attempt}"

@@ -98,19 +98,20 @@ class Admission:
         taken.staked = True
 
     def close(self) -> None:
-        """Stop measuring."""
+        """Stops the measurement."""
         self._executor.close(wait=False)
 
     def _refuse(self, job: JobId, code: str, message: str, now: Seconds, backoff: Backoff[JobId] | None = None) -> None:
         self._parts.notes.refused(job, Note(code, message, None if backoff is None else backoff.until(job)), now)
 
     def _deposits_known(self) -> bool:
-        """Returns True if the ledger holds every deposit that this home ever sent."""
+        """Returns True if the ledger contains every deposit that this home has ever sent."""
         last = self._parts.outbox.last_block(DEPOSITS)
         return last is not None and last <= self._parts.watcher.block
 
     def _has_paid(self, taken: Taken, now: Seconds) -> bool:
-        """Tells if a job's requester paid for what this account did for it, as far as its owner minds."""
+        """Tells if a job's requester has paid for this account's earlier work, within the owner's limit
+        (`--max-unpaid`)."""
         watcher, requester = self._parts.watcher, taken.ledger.requester
         if self._had[0] != watcher.block:
             self._had = watcher.block, {}
@@ -143,8 +144,8 @@ class Admission:
         return self._paying[job]
 
     def _pace(self, taken: Taken, now: Seconds) -> Pace | None:
-        """A job's pace on this machine, once its bits are right here; one that does not keep up is measured again a
-        while after."""
+        """Returns a job's pace on this machine once its bits have passed the check here. A machine that does not keep
+        up is measured again after a while."""
         job = taken.ledger.id
         if job in self._paces:
             return self._paces[job]
@@ -178,7 +179,7 @@ class Admission:
         return pace
 
     def _begin(self, taken: Taken) -> None:
-        """Begin a look at a job, unless it is under way: one that takes long when nothing else waits."""
+        """Starts checking a job, unless a check is under way; one that takes long starts when no other job waits."""
         job, long = taken.ledger.id, self._long_look
         if job in self._executor:
             return

@@ -1,4 +1,5 @@
-"""Telling a coordinator: claims, and receipts for it to send. Signed, in a thread of its own, never in the way."""
+"""Sends a coordinator signed claims, and receipts for it to submit; a thread of its own keeps this off the worker's
+loop."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ class ReceiptAnswer(Enum):
 
     TAKEN = "taken"
     LATER = "later"
-    """It can not say yet: its index may be behind."""
+    """The coordinator cannot decide yet: its index may be behind the chain."""
     REFUSED = "refused"
-    """It will not have it, or nobody answered."""
+    """The coordinator refuses the receipt, or does not answer."""
 
 
 class Announcer:
-    """Tells one coordinator about claims and hands it receipts; without a URL it tells nobody."""
+    """Sends claims and receipts to one coordinator; without a URL it sends nothing."""
 
     def __init__(self, url: str, account: LocalAccount, node: NodeKey, chain_id: int, market: Address) -> None:
         self._url = url.rstrip("/")
@@ -49,14 +50,14 @@ class Announcer:
         self._told: set[tuple[ClaimId, TraceRoot]] = set()
 
     def announce(self, material: Material, base: StateRoot, transitions: int, now: Seconds) -> None:
-        """Sign and send a claim once; returns at once. A coordinator that does not answer is no failure."""
+        """Signs and sends a claim once, without blocking. A coordinator that does not answer is not an error."""
         if not self._url or (material.claim, material.trace_root) in self._told:
             return
         self._told.add((material.claim, material.trace_root))
         self._post(CLAIMS, self.body(material, base, transitions), now)
 
     def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[ReceiptAnswer]:
-        """Hand a receipt over, to be sent with others'; returns at once. The same again is no harm."""
+        """Hands a receipt to the coordinator, which submits it with others'; does not block, and may be repeated."""
         if not self._url:
             nobody: Future[ReceiptAnswer] = Future()
             nobody.set_result(ReceiptAnswer.REFUSED)
@@ -68,7 +69,7 @@ class Announcer:
         return self._post(RECEIPTS, fields, now)
 
     def body(self, material: Material, base: StateRoot, transitions: int) -> dict[str, object]:
-        """The request: the claim's fields, the staking key's EIP-712 signature over them, and the CIDs."""
+        """Returns the request body: the claim's fields, the staking key's EIP-712 signature over them, and the CIDs."""
         claim = Claim(
             job=material.job, worker=Address(self._account.address), round=material.round, attempt=material.attempt,
             slot=material.slot, transitions=transitions,
@@ -86,7 +87,7 @@ class Announcer:
         }
 
     def close(self) -> None:
-        """Let what is under way end, within its timeout."""
+        """Waits for the request in flight, at most its timeout, and cancels the queued ones."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _post(self, path: str, fields: dict[str, object], now: Seconds) -> Future[ReceiptAnswer]:
@@ -110,5 +111,5 @@ class Announcer:
             return ReceiptAnswer.REFUSED
         if answer.is_success:
             return ReceiptAnswer.TAKEN
-        log.info("coordinator refused", path=path, status=answer.status_code, body=answer.text[:300])
+        log.info("the coordinator refused a request", path=path, status=answer.status_code, body=answer.text[:300])
         return ReceiptAnswer.LATER if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE else ReceiptAnswer.REFUSED

@@ -1,4 +1,5 @@
-"""Saying what the others' payloads are: fetched and decoded on the worker thread, signed, handed over or sent."""
+"""Attests the availability of a round's payloads: fetches and decodes them on the worker thread, signs a receipt, sends
+it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class Attesting:
-    """The receipts of one worker."""
+    """Makes and sends one worker's receipts (availability attestations)."""
 
     def __init__(self, parts: WorkerParts, sender: Sender[Act], executor: ComputeExecutor) -> None:
         self._parts = parts
@@ -38,16 +39,16 @@ class Attesting:
         self._executor = executor
         self._market = parts.contracts.market
         self._reports: dict[ClaimId, dict[int, Report]] = {}
-        """By our own claim: what the payloads of its round are."""
+        """By this worker's own claim: a report on the payload of each slot in its round."""
         self._receipts: dict[ClaimId, Receipt] = {}
-        """By our own claim: what we say, which does not change once it is signed."""
+        """By this worker's own claim: its receipt, which never changes once it is signed."""
         self._backoff: Backoff[ClaimId] = Backoff(RETRY_SECONDS)
         self._handover = Handover(parts.announcer)
         self._asks = Asks(parts.contracts, parts.address)
 
     def attest(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
-        """Fetch and decode what was revealed, then say which slots' payloads are there: through the coordinator if it
-        sends that in time."""
+        """Fetches and decodes the revealed payloads, then attests the available ones: through the coordinator if that
+        submits the receipt in time, else by a transaction of its own."""
         assert taken.view is not None, "acts follow from a view"
         claim = claim_of(taken, r, act.slot)
         receipt = self._receipts.get(claim) or self._receipt(taken, r, act.slot, claim, now)
@@ -83,7 +84,8 @@ class Attesting:
         return self._receipts[claim]
 
     def _demanded(self, taken: Taken, r: RoundView, reports: Mapping[int, Report], now: Seconds) -> bool:
-        """Demands a payload that the others would merge and we cannot have; returns True if one is demanded."""
+        """Demands a payload that other workers would merge and that this one cannot fetch; returns True if one is
+        demanded."""
         others = {s: report for s, report in reports.items() if s not in r.slots_of(self._parts.address)}
         slot, vault = to_demand(others, r.state), self._parts.contracts.vault
         if slot is None or vault.free(self._parts.address) < self._market.bond_of(taken.ledger.id):

@@ -1,4 +1,4 @@
-"""The stake behind a job: what is deposited for it, or why this account cannot back it."""
+"""The stake behind a job: the deposit that it needs, or the reason why this account cannot back it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Funds:
-    """An account's tokens that a job may lock."""
+    """An account's tokens that a job may lock: the free stake, the wallet and the net deposits, in wei."""
 
     address: Address
     free: Wei
@@ -41,13 +41,13 @@ class Backing:
 
 
 def least_stake(params: JobParams) -> Wei:
-    """Without which no round of the job is joined: a claim's stake, and that of a merge."""
+    """Returns the least stake for joining a round of the job, in wei: that of a claim and that of a merge."""
     return Wei(params.role.slot_stake + params.merge.stake)
 
 
 def answer_unpaid(params: JobParams, base_fee: int) -> str:
-    """Returns the reason why a base fee is more than this job pays whoever answers a demand; empty if it is not, or if
-    gas costs nothing."""
+    """Returns the reason why, at a base fee (wei per gas), this job does not cover the gas of answering a demand; empty
+    if it does, or if gas costs nothing."""
     p = params.prices
     gas = prices.ANSWER_GAS
     # INVARIANT: a worker joins no job in which others have it answer demands at its own cost.

@@ -1,4 +1,5 @@
-"""The checkpoints that rounds start from: the chain names them; they are fetched, or computed from payloads."""
+"""Obtains the checkpoints that rounds start from: the chain names their roots; they are fetched or computed from
+payloads."""
 
 from __future__ import annotations
 
@@ -28,14 +29,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Base:
-    """A checkpoint that hashes to what the chain names."""
+    """A checkpoint whose tensors hash to the roots on chain."""
 
     roots: Roots
     checkpoint: Checkpoint
 
 
 class Bases:
-    """One checkpoint a job: what its next round starts from, or the last one did."""
+    """Holds one checkpoint for each job: the base of its next round or of its latest one."""
 
     def __init__(self, store: ContentStore, executor: ComputeExecutor) -> None:
         self._store = store
@@ -44,12 +45,12 @@ class Bases:
         self._backoff: Backoff[JobId] = Backoff(RETRY_SECONDS)
 
     def held(self, job: JobId) -> Roots | None:
-        """The checkpoint that is here."""
+        """Returns the roots of the checkpoint that is held for a job, if there is one."""
         found = self._held.get(job)
         return None if found is None else found.roots
 
     def fetch(self, taken: Taken, number: int, roots: Roots, now: Seconds) -> None:
-        """Have what a round starts from fetched, or computed again from payloads, unless that is under way."""
+        """Starts to fetch a round's base, or to compute it again from payloads, unless that is under way."""
         job, key = taken.ledger.id, ("base", taken.ledger.id)
         if key in self._executor and not self._executor.over(key):
             return
@@ -73,7 +74,7 @@ class Bases:
             self._executor.begin(key, partial(self.load, taken, records, roots))
 
     def load(self, taken: Taken, records: Sequence[RoundRecord], roots: Roots) -> Base:
-        """Returns the base that is held, or the one that these records lead to. On the worker thread."""
+        """Returns the base that is held, or computes it from `records`. Runs on the worker thread."""
         held = self._held.get(taken.ledger.id)
         if held is None or held.roots != roots:
             found = merging.base_checkpoint(taken.job, self._store, records)
@@ -82,5 +83,5 @@ class Bases:
         return held
 
     def forget(self, job: JobId) -> None:
-        """Let a job's checkpoint go."""
+        """Drops the checkpoint that is held for a job."""
         self._held.pop(job, None)

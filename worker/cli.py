@@ -1,4 +1,4 @@
-"""`lockstep worker`: train for jobs, see what came of it."""
+"""`lockstep worker`: trains for jobs, and shows offers, funding, status, earnings and reasons."""
 
 from __future__ import annotations
 
@@ -213,20 +213,21 @@ def support_bundle(
 
 
 def _with_limit(settings: Settings, as_json: bool) -> Settings:
-    """The settings with what may be staked: nobody's wallet is staked without a word from its owner."""
+    """Returns the settings with a limit on the stake, which it asks for on a terminal: no wallet is staked unasked."""
     if settings.max_stake:
         return settings
     if as_json or not interactive():
         raise UsageError(
-            "it is not said how much this worker may stake",
-            hint="--max-stake 100, or --max-stake all; LOCKSTEP_MAX_STAKE and lockstep.toml's max_stake work, too",
+            "no limit is set on what this worker may stake",
+            hint="give --max-stake 100 or --max-stake all, or set LOCKSTEP_MAX_STAKE or max_stake in lockstep.toml",
         )
     say("Jobs lock stake behind your claims. A claim that is proven wrong loses it, and so does silence in a dispute.")
     return replace(settings, max_stake=typer.prompt("How much may this worker stake in all (tokens, or all)", err=True))
 
 
 def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
-    """Ask once, before a home's first deposit: for how much, and what would take it away. Raises UsageError for no."""
+    """Asks, before a home's first deposit, for consent to its amount and its risks. Raises UsageError if the answer is
+    no."""
     from lockstep.runtime.staking import Holdings
     from worker.admission import DEPOSITS
 
@@ -243,7 +244,7 @@ def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
 
 
 def _job_named(parts: WorkerParts, text: str) -> JobId:
-    """A job by its whole id, which may be opened later, or by its first digits."""
+    """Returns a job's id from its first digits; a whole id may name a job that is not open yet."""
     from lockstep.chain.events import EventReader
     from lockstep.market.ledger import ledger_of
 

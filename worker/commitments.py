@@ -1,4 +1,5 @@
-"""Saying what was computed: bound in the guard, committed, revealed, published, merged, told to the coordinator."""
+"""Publishes computed claims: binds them in the guard, commits, reveals, publishes traces, merges, informs the
+coordinator."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ log = structlog.get_logger(__name__)
 
 
 class Commitments:
-    """This worker's statements about its claims: commitments, reveals, published lists of state roots, merges."""
+    """Makes this worker's statements about its claims: commitments, reveals, published traces of state roots,
+    merges."""
 
     def __init__(self, parts: WorkerParts, sender: Sender[Act], training: Training) -> None:
         self._parts = parts
@@ -39,7 +41,7 @@ class Commitments:
         self._reported: set[ClaimId] = set()
 
     def commit(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
-        """Bind a computed claim in the guard, then commit it."""
+        """Binds a computed claim in the guard, then commits it on chain."""
         claim = claim_of(taken, r, act.slot)
         trained = self._training.trained(claim)
         if trained is None or self._sender.known(key):
@@ -57,7 +59,7 @@ class Commitments:
         self._sender.submit(key, self._market.commit(taken.ledger.id, r.number, act.slot, commitment), act)
 
     def reveal(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
-        """Open the commitment, and tell the coordinator."""
+        """Reveals the committed claim, and announces it to the coordinator."""
         claim = claim_of(taken, r, act.slot)
         material, bound = WorkFolder(self._parts.home, claim).material(), self._parts.guard.record(place_of(claim, r))
         if material is None or bound is None:
@@ -76,7 +78,7 @@ class Commitments:
             self.announce(taken, r, material, now)
 
     def publish(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
-        """Name the list of the claim's state roots, now that the witnesses have committed."""
+        """Publishes the CID of the claim's state roots, once the witnesses have committed their verdicts."""
         material = WorkFolder(self._parts.home, claim_of(taken, r, act.slot)).material()
         if material is None:
             log.error(
@@ -90,7 +92,8 @@ class Commitments:
             self.announce(taken, r, material, now)
 
     def merge(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
-        """Have the round's merge computed, then claim it; of one that is merged already, the same outputs alone."""
+        """Has the round's merge computed, then claims it. A round that is merged already is claimed again only with the
+        same outputs."""
         assert taken.view is not None, "acts follow from a view"
         place = place_of_merge(taken.ledger.id, taken.view.job, r)
         self._training.merge(taken, r, place, now)
@@ -104,7 +107,7 @@ class Commitments:
             self._sender.submit(f"{key}/{merge_attempt(taken.view.job, r.phase)}", call, act)
 
     def announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
-        """Tell the coordinator what is claimed, signed."""
+        """Sends the signed claim to the coordinator."""
         self._parts.announcer.announce(material, r.state.base, taken.params.role.transitions, now)
 
 

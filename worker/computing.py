@@ -30,13 +30,14 @@ CHECKED_WORDS = 12
 """Words of one step that are computed once more in Python integers before every claim."""
 
 REST = 4
-"""Times that it took to copy and write a device's state: so long no other is written."""
+"""After a device's state is written to disk, no other is for this many times the seconds that the copy and write
+took."""
 
 CHECKED_TERMS = 1 << 12
 """Folds of more terms are checked by one chunk."""
 
 CHECKED_BYTES = 1 << 30
-"""Tensors that a check has in memory at a time, or those of one op."""
+"""Bytes of tensors that a check holds in memory at a time; a single op's operands may exceed it."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Trained:
 def train(
     run: ClaimRun, folder: WorkFolder, go_on: Callable[[], None], check: Random | None
 ) -> tuple[State, list[StateRoot], int]:
-    """(tensors of S_T, S_1..S_T, steps found on disk). `go_on` is called before each step, and
-    raises what stops the work.
+    """Returns (tensors of S_T, S_1..S_T, number of steps found on disk). `go_on` is called before each step and raises
+    to stop the work.
 
     A state is hashed and written to disk while the next step is computed. One on a device is copied for that: such
     states are written as often as leaves the device most of its time.
@@ -100,7 +101,7 @@ def train(
 
 
 def _read_again(run: ClaimRun, folder: WorkFolder, t: int, before: State, due: int) -> State:
-    """The tensors of S_t from the disk; a file that is damaged meanwhile is computed again."""
+    """Returns the tensors of S_t from the disk; computes them again if the file was damaged meanwhile."""
     state, roots = folder.resume(run, due)
     return state if len(roots) == t else run.advance(t, before)
 
@@ -108,7 +109,7 @@ def _read_again(run: ClaimRun, folder: WorkFolder, t: int, before: State, due: i
 def settle(
     run: ClaimRun, claim: ClaimId, attempt: int, final: State, roots: Sequence[StateRoot], store: ContentStore
 ) -> Material:
-    """Store payload and trace; the claim's outputs, and where they are. `attempt`: in the claim's id."""
+    """Stores payload and trace; returns the claim's outputs with their CIDs. `attempt` is the one in the claim's id."""
     layout, sections = run.program(run.transitions).output_layout, run.job.params.sections
     out, out2 = (Digest(layout_root(layout[s], final[s])) for s in (sections.payload, sections.carried))
     payload_cid = store_payload(run.job, store, payload_of(run.job, final), carry_of(run.job, final))
@@ -127,7 +128,7 @@ def compute(
     go_on: Callable[[], None],
     check: Random | None,
 ) -> Trained:
-    """The whole claim, from whatever is on disk. Its material is on disk when this returns."""
+    """Computes a whole claim, resuming from the disk; its material is on disk when this returns."""
     started = time.monotonic()
     material, resumed = folder.material(), 0
     if material is None:
@@ -171,7 +172,8 @@ def _drawn(program: Program, random: Random) -> tuple[int, int]:
 
 
 def _batches(program: Program, words: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """(op, element) in lists whose ops and what they read fit into CHECKED_BYTES, or are one op's."""
+    """Yields lists of (op, element) whose operands and outputs fit into CHECKED_BYTES; a larger op has lists of its
+    own."""
     batch: list[tuple[int, int]] = []
     for word in words:
         ops = frozenset(index for index, _ in (*batch, word))
@@ -183,7 +185,8 @@ def _batches(program: Program, words: Sequence[tuple[int, int]]) -> Iterator[lis
 
 
 def _word(step: StepTrace, index: int, element: int, random: Random) -> tuple[int, int]:
-    """(what an element, or of a long fold a chunk of it, must be; what it is)."""
+    """Returns (expected word, computed word) of an element, or of one chunk of a fold of more than CHECKED_TERMS
+    terms."""
     op, operands = step.program.ops[index], step.operands()
     if op.kind != Kind.FOLD or op.k_terms <= CHECKED_TERMS:
         return reference.element(op, element, operands), int(step.output(index).words[element])
@@ -194,7 +197,8 @@ def _word(step: StepTrace, index: int, element: int, random: Random) -> tuple[in
 
 
 def check_of(claim: ClaimId, seed: Seed) -> Random:
-    """Returns the draws of a claim's self-check, the same in every process; nobody knows them before the seed."""
+    """Returns the random source of a claim's self-check: the same in every process, and unknown before the seed is
+    drawn."""
     return Random(bytes(claim) + bytes(seed))
 
 

@@ -31,7 +31,8 @@ PATIENCE: dict[Do, Seconds] = {
     Do.RELEASE: Seconds(10),
     Do.FINISH: Seconds(0),
 }
-"""Seconds that the first in line waits with an act that anybody may do; each one after it waits a second longer."""
+"""Seconds that the first in line waits with an act that anybody may do; each later one in line waits a second
+longer."""
 
 CLAIMING = frozenset({Do.FETCH, Do.START, Do.JOIN, Do.TRAIN, Do.COMMIT, Do.REVEAL, Do.MERGE})
 """The acts that lead to a claim, or open one."""
@@ -43,55 +44,56 @@ AGGREGATOR_SECONDS = Seconds(2)
 
 @dataclass(frozen=True)
 class RoundView:
-    """One round as the chain has it."""
+    """One round's state on chain, at one block."""
 
     number: int
     state: Round
     phase: Phase
-    """Now, with time and completeness counted in."""
+    """The phase at the view's time: the stored phase, advanced by deadlines and by completeness."""
     claims: tuple[Claim, ...]
     """By slot; status NONE is a free slot."""
     merger: Address = ZERO_ADDRESS
-    """The account that may merge now: MERGING, or LEAD and the merge alone keeps the next round from starting."""
+    """The account that may merge now: in MERGING, or in LEAD while the merge alone keeps the next round from
+    starting."""
     merge_turns_over: bool = False
-    """MERGING, and everybody entitled has failed to merge."""
+    """True in MERGING once every entitled account has let its turn pass."""
     audit: Audit | None = None
-    """By drawn witnesses, if somebody has asked for it."""
+    """The audit by drawn witnesses, if one has been requested."""
     unpublished: frozenset[int] = frozenset()
-    """Slots whose list of state roots nobody can find yet."""
+    """Slots whose trace of state roots is not public yet."""
     merged_by: Address = ZERO_ADDRESS
     """The account whose merge stands, if the phase is LEAD."""
     idle_locks: frozenset[int] = frozenset()
-    """Slots (MERGE_SLOT: the merge) of which this worker's stake is locked and about which no game is open."""
+    """Slots (MERGE_SLOT: the merge) in which stake of this worker is locked and no game is open."""
     sealed: int = 0
     """Block in which the seed was drawn."""
 
     def slots_of(self, account: Address) -> list[int]:
-        """Slots that the account holds."""
+        """Returns the slots that the account holds."""
         return [s for s, c in enumerate(self.claims) if c.status != ClaimStatus.NONE and c.worker == account]
 
 
 @dataclass(frozen=True)
 class JobView:
-    """One job as the chain has it, at one block."""
+    """One job's state on chain, at one block."""
 
     id: JobId
     params: JobParams
     job: JobState
     rounds: tuple[RoundView, ...]
-    """Every round from the first unsettled one to the last started one, in order, the one before them if any, and
-    every other one in which this worker has stake."""
+    """In order: every round from the first unsettled to the last started one, the one before them if there is one, and
+    every other round in which this worker has stake."""
     now: Seconds
     block: int
 
     def round(self, number: int) -> RoundView | None:
-        """That round, if it is in view."""
+        """Returns the round of this number, or None if the view does not have it."""
         return next((r for r in self.rounds if r.number == number), None)
 
 
 @dataclass(frozen=True)
 class Self:
-    """A worker's knowledge of itself."""
+    """The facts about a worker itself from which it decides."""
 
     address: Address
     free: Wei
@@ -99,11 +101,12 @@ class Self:
     place: int = 0
     """Its turn among the workers that it knows of; the first slot that it tries."""
     draining: bool = False
-    """Finish what was joined, join nothing more."""
+    """True if the worker finishes the rounds that it has joined and joins no more."""
     trained: frozenset[tuple[int, int]] = frozenset()
     """(round, slot) of the claims that are ready to be committed."""
     fit: bool = True
-    """True if its machine keeps up with the job; else what was joined is finished, nothing more is begun."""
+    """True if the machine keeps up with the job; if not, the worker finishes the rounds it has joined and joins no
+    more."""
     base: Roots | None = None
     """The checkpoint that it holds."""
     relied: int | None = None
@@ -112,12 +115,13 @@ class Self:
     """True if its executor computed wrong bits of the job: it claims nothing more, and defends what it has claimed."""
 
     def staker(self, params: JobParams) -> Staker:
-        """The stake that backs its merges of the job; the next claim's is left alone."""
+        """Returns the stake that may back this worker's merges of the job: its free stake without that of its next
+        claim."""
         return Staker(self.address, self.free, params.role.slot_stake)
 
 
 def acts(view: JobView, me: Self) -> list[Act]:
-    """Everything that this worker may do about a job now, most urgent first."""
+    """Returns every act that this worker may do about a job now, the most urgent first."""
     found = [act for r in view.rounds for act in _round_acts(view, r, me)]
     if view.job.status == JobStatus.DONE:
         return [a for a in found if a.do == Do.RELEASE]
@@ -159,8 +163,8 @@ def ahead(view: JobView, me: Self, sent: frozenset[Act]) -> list[Act]:
 def due(
     possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds, rank: int, aggregated: bool = False
 ) -> list[Act]:
-    """Those acts whose turn it is: `since` says when each was first possible, `rank` is this worker's place in line,
-    `aggregated` whether the job has an aggregator."""
+    """Returns the acts whose turn has come. `since` has the time at which each was first possible, `rank` is this
+    worker's place in line, and `aggregated` is True if the job has an aggregator."""
 
     def wait(do: Do) -> int:
         return PATIENCE[do] + rank + (AGGREGATOR_SECONDS if aggregated and do in AGGREGATORS else 0)
@@ -174,7 +178,8 @@ def remember(possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds
 
 
 def rank(view: JobView, me: Self) -> int:
-    """The worker's place in line: its slot in the latest round that it joined, else its place among all."""
+    """Returns the worker's place in line: its slot in the latest round that it joined, else its place among all
+    workers."""
     held = (r.slots_of(me.address) for r in reversed(view.rounds))
     return next((slots[0] for slots in held if slots), me.place % view.params.role.slots)
 
@@ -190,8 +195,8 @@ def base_of(view: JobView, number: int) -> Roots:
 
 
 def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
-    """A free slot: the one held in the round before, else one that nobody held there, else any that is not reserved;
-    from `place` upward."""
+    """Returns a free slot, counted upward from the worker's place: preferably the one that it held in the round before,
+    then one that nobody held there, then any that is not reserved."""
     before = view.round(r.number - 1)
     kept = _reserved(view, r, before, me.address)
     free = [s for s, c in enumerate(r.claims) if c.status == ClaimStatus.NONE and s not in kept]
@@ -206,7 +211,7 @@ def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
 
 
 def _reserved(view: JobView, r: RoundView, before: RoundView | None, me: Address) -> list[int]:
-    """The slots that only others may take yet: they may go on from their carries."""
+    """Returns the slots that are still reserved for other accounts, which may continue from their carries."""
     period = view.params.role.carry_period
     # INVARIANT: who may go on from a carry has its slot to itself in the first part of the join window.
     if not period or r.number % period == 0 or before is None or before.phase != Phase.LEAD:
@@ -224,8 +229,8 @@ def owes(view: JobView, account: Address) -> bool:
 
 
 def stake_wanted(params: JobParams) -> Wei:
-    """Free stake with which a worker is never short: a claim and, should it succeed the aggregator, a merge in every
-    round in flight, backed for all that may start on it."""
+    """Returns the free stake that always suffices, in wei: for every round in flight a claim and, in case the worker
+    succeeds the aggregator, a merge with the backing for all rounds that may start on it."""
     return Wei(params.schedule.max_lead * (params.role.slot_stake + params.merge.stake) + backing.stake(params))
 
 
@@ -235,7 +240,7 @@ def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
 
 
 def _audit_acts(view: JobView, r: RoundView, own: Sequence[int]) -> list[Act]:
-    """Have witnesses drawn; show one's list of state roots once none of them can copy from it."""
+    """Returns the acts of an audit: have witnesses drawn, and publish a trace once no witness can copy from it."""
     judged = (Phase.ATTESTING, Phase.FREEZING, Phase.MERGING, Phase.LEAD, Phase.FAILED)
     if not view.params.role.witnesses or r.phase not in judged:
         return []
@@ -283,14 +288,15 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
 
 
 def _settled(view: JobView, r: RoundView, me: Self) -> bool:
-    """Tells if a round's seed stands, as far as blocks can tell."""
+    """Tells if a round's seed is final by the block depth that this worker relies on, or if waiting longer would cost
+    more."""
     # INVARIANT: who commits waits until the seed is deep: a commitment outlives the block that drew another seed.
     late = view.now >= r.state.commit_ends - view.params.role.train_seconds // LATE_PARTS
     return late or me.relied is None or r.sealed <= me.relied
 
 
 def _releasable(view: JobView, r: RoundView) -> bool:
-    """Tells if `release` brings stake of ours back, or opens the way to it."""
+    """Tells if `release` frees stake of this worker, or removes what keeps it from doing so."""
     voided = view.job.status == JobStatus.VOID
     if voided and view.job.settled <= r.number < view.job.started and r.state.phase != Phase.VOID:
         # INVARIANT: a void job's rounds are released in order; the first one also stands in the way of the others.

@@ -1,4 +1,4 @@
-"""Defending claims: a seat at every open game about them, played beside training, the earliest deadline first."""
+"""Defends claims: plays every open game about them beside training, the earliest deadline first."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from worker.parts import WorkerParts
 
 RunOf = Callable[[Material], ClaimRun | None]
-"""The computation behind a claim of an earlier process, made anew; None if it cannot be."""
+"""Rebuilds the computation behind a claim of an earlier process; None if that is impossible."""
 
 
 class Defence(DefenceQueue):
-    """The games in which this worker is the defender."""
+    """Plays the games in which this worker is the defender."""
 
     def __init__(self, parts: WorkerParts, wake: Callable[[], None]) -> None:
         """`wake` is called whenever a move was prepared."""
@@ -43,7 +43,7 @@ class Defence(DefenceQueue):
         """Own merges that were looked for in this home, of the jobs that are not left."""
 
     def adopt(self, job: JobLedger) -> None:
-        """Have what this home knows of each merge of ours lie under the id that the chain gave the claim."""
+        """Links the material of each of this worker's merges to the id that the chain gave the claim."""
         adopted = self._adopted.get(job.id, set())
         for r, merge in job.public():
             if merge.is_merge and merge.worker == self._parts.address and merge.id not in adopted:
@@ -51,19 +51,19 @@ class Defence(DefenceQueue):
                 self._adopted.setdefault(job.id, adopted).add(merge.id)
 
     def leave(self, job: JobId) -> None:
-        """Let go of what is known of a job's claims: nothing of ours is open in it."""
+        """Drops the bookkeeping of a job in which no claim of this worker is open."""
         self._adopted.pop(job, None)
 
     def answered(self, ledger: Ledger) -> dict[GameId, ClaimId]:
-        """The games in which this worker moves: all of its own."""
+        """Returns the games in which this worker moves: those about its own claims."""
         return {g.id: g.claim for g in ledger.games_against(self._parts.address)}
 
     def defend(self, ledger: Ledger, head: Head, run_of: RunOf) -> None:
-        """Play every game, as its claim was made."""
+        """Plays every game about this worker's claims, with the computation that made the claim."""
         self.play(self.answered(ledger), head, lambda claim: self._held_of(claim, run_of))
 
     def forget(self, claim: ClaimId) -> None:
-        """Remove what defends a claim: nobody can challenge it any more."""
+        """Removes the files that defend a claim, once nobody can challenge it any more."""
         self.drop(claim)
         self.states.forget(claim)
         WorkFolder(self._parts.home, claim).remove()
@@ -85,7 +85,7 @@ class Defence(DefenceQueue):
         bind_merge(self._parts.guard, Place(merge.id, r.seed, r.merge_in), StateRoot(merge.out), StateRoot(merge.out2))
 
     def _held_of(self, claim: ClaimId, run_of: RunOf) -> HeldClaim | None:
-        """The claim, from its S_0 on disk, or from public data; its S_0 is on disk from then on."""
+        """Returns the claim, computed from its S_0 on disk or from public data; afterwards its S_0 is on disk."""
         material = WorkFolder(self._parts.home, claim).material()
         run = None if material is None else run_of(material)
         if material is None or run is None:

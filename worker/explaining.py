@@ -1,7 +1,7 @@
-"""`worker status` and `worker why`: what the chain and the worker's own notes say together, with what comes next.
+"""`worker status` and `worker why`: join the chain's facts with the worker's own notes, and name the next event.
 
-The field's first complaint is earnings that stop in silence. Whatever keeps a worker from earning has a row here: the
-process itself, every open job that it has not joined, every round of every job.
+Operators of such workers complain most about earnings that stop without a message. Everything that keeps a worker from
+earning has a row here: the process itself, every open job that it has not joined, every round of every job.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Next:
 
     what: str
     at: Seconds | None = None
-    """Chain time, at the latest; None: with one of the next blocks."""
+    """The latest chain time of the event; None: one of the next blocks."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Returns the event as JSON."""
         return {"what": self.what, "at": self.at}
 
     def __str__(self) -> str:
@@ -59,17 +59,17 @@ class Next:
 
 @dataclass(frozen=True)
 class LockedStake:
-    """One stake that can be lost."""
+    """A stake that its account can lose."""
 
     what: str
     amount: int
     until: Seconds | None
-    """The chain time by which the stake is free, if nobody challenges; None: a game, or somebody else, decides."""
+    """The chain time by which the stake is free if nobody challenges; None: a game or another account's act decides."""
 
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """A worker at one glance."""
+    """A worker's status: the process, its money, its locked stakes and its games."""
 
     running: lock.Holder | None
     state: Note
@@ -83,7 +83,7 @@ class WorkerStatus:
     """Open jobs in which wrong bits were computed."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: amounts are decimal strings."""
+        """Returns the status as JSON; amounts are decimal strings."""
         held = self.holdings.to_dict()
         return {
             **held,
@@ -100,11 +100,12 @@ class WorkerStatus:
 
     @property
     def until(self) -> Seconds | None:
-        """The chain time by which all stakes are free, if nobody challenges; None: none locked, or nobody can say."""
+        """The chain time by which all stakes are free if nobody challenges; None if none is locked or the time is not
+        known."""
         return latest([one.until for one in self.locked])
 
     def lines(self) -> list[str]:
-        """As people read it."""
+        """Returns the status as lines of text."""
         running = "nothing runs in this home" if self.running is None else f"process {self.running.pid}"
         amount = tokens(sum(one.amount for one in self.locked))
         locked = f"stake      {amount} locked behind {len(self.locked)} claims and games"
@@ -124,18 +125,18 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class Why:
-    """Every reason, from the process down to the round."""
+    """The reasons why an account does not earn: of the process, the account, each job and each round."""
 
     running: lock.Holder | None
     state: Note
     account: tuple[Note, ...]
-    """Reasons in the account's money that keep it from earning."""
+    """Reasons in the account's funds."""
     jobs: dict[JobId, Note]
     """Open jobs that this account has no slot in, and those in which wrong bits were computed."""
     rounds: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Returns the reasons as JSON."""
         return {
             "running": self.running is not None,
             "state": _note(self.state),
@@ -145,7 +146,7 @@ class Why:
         }
 
     def lines(self) -> list[str]:
-        """As people read it."""
+        """Returns the reasons as lines of text."""
         jobs = [
             f"job {short(job)}  {'refused' if note.code in LASTING else 'not joined'}: {_sentence(note)}; "
             f"{hint_of(note.code)}"
@@ -180,7 +181,7 @@ def status_of(account: Account) -> WorkerStatus:
 
 
 def why_of(account: Account) -> Why:
-    """Every reason that the chain and the home give."""
+    """Collects every reason from the chain and from the home's notes."""
     running, state = process_of(account)
     market, said = account.contracts.market, notes.read(account.home).jobs
     rows = [_with_next(account, row, market) for row in reasons_of(account)]
@@ -194,7 +195,7 @@ def why_of(account: Account) -> Why:
 
 
 def why_without_chain(home: Path, error: Unreachable) -> Why:
-    """The home's own notes, where the chain does not answer."""
+    """Collects the reasons from the home's notes alone, when the chain does not answer."""
     running, said = lock.holder(home), notes.read(home)
     again = Seconds(int(time.time()) + LOOK_SECONDS)
     state = Note(error.code, f"{error.message}: nothing of the chain can be told", again)
@@ -203,7 +204,7 @@ def why_without_chain(home: Path, error: Unreachable) -> Why:
 
 
 def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
-    """Returns the process that works in the home, if any, and the state that it, or the last one, noted of itself."""
+    """Returns the process that runs in the home, if any, and the last state that it, or the one before it, noted."""
     running, said = lock.holder(account.home), notes.read(account.home).state
     if running is None and said.code in (notes.WORKING.code, "listening", "draining", "hours"):
         # It was killed before it could say anything.
@@ -267,7 +268,7 @@ def _refused(account: Account) -> dict[JobId, Note]:
 
 
 def _with_next(account: Account, row: dict[str, Any], market: Market) -> dict[str, Any]:
-    """The row with what comes next, and what its owner can do."""
+    """Returns the row with its next event, and with a hint for the owner."""
     job = account.ledger.jobs[JobId(bytes.fromhex(row["job"]))]
     if row["reason"] == "training" and Refusals(account.home).of(job.id) is not None:
         row = {**row, "reason": "withheld", "means": MEANINGS["withheld"]}
@@ -292,7 +293,7 @@ def _opens_at(account: Account, job: JobLedger) -> Seconds:
 
 
 def _dated(account: Account, job: JobLedger, note: Note) -> Note:
-    """A reason that nothing changes by itself matters again when the next round opens."""
+    """Dates a note without a time of its own to the opening of the job's next round."""
     return note if note.next is not None else replace(note, next=_opens_at(account, job))
 
 
@@ -345,7 +346,7 @@ def _lock_name(account: Account, key: bytes) -> str:
 
 
 def _told(row: dict[str, Any]) -> str:
-    """A round in a line: what it waits for, or why it did not pay and what to do."""
+    """Returns one line about a round: the event that it waits for, or why it did not pay and what the owner can do."""
     following = "" if row["next"] is None else str(row["next"]["text"])
     if row["reason"] in OPEN and row["reason"] != "withheld":
         return following or str(row["means"])

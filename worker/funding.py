@@ -1,9 +1,9 @@
-"""The coin and tokens that an account needs before it can work, those it has, and where to send the rest.
+"""Computes the coin and tokens that an account needs before it can work, those it has, and where to send the rest.
 
     need = missing_of(account, settings, None, None)     # of --max-stake, else of the open job that locks most
-    need.enough                                          # whether nothing is missing
+    need.enough                                          # True if nothing is missing
 
-Coin is counted for GAMES defended games beside a hundred rounds: whoever cannot pay for a move loses the stake.
+Coin covers the gas of a hundred rounds and of GAMES defended games: a party that cannot pay for a move loses its stake.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SET_BALANCE = "anvil_setBalance"
 
 @dataclass(frozen=True)
 class Requirement:
-    """An account's coin and tokens, held and wanted."""
+    """The coin and tokens that an account holds, and those that it needs."""
 
     held: Holdings
     chain_id: int
@@ -51,23 +51,23 @@ class Requirement:
     least: Wei
     """The part of `wanted` without which no round of the job is joined."""
     why: str
-    """The purpose of the tokens."""
+    """The reason for the amount of tokens."""
     fees: Fees
 
     @property
     def coin_wanted(self) -> Wei:
-        """For gas."""
+        """Wei of coin that the account needs for gas."""
         units = ROUNDS * gas.gas_of(gas.WORKER_ROUND) + GAMES * DEFENDER_GAS
         return self.fees.cost(gas.WORKER_ONCE + gas.WORKER_END, units)
 
     @property
     def coin_missing(self) -> Wei:
-        """That is to be sent."""
+        """Wei of coin that must be sent to the account."""
         return Wei(max(0, self.coin_wanted - self.held.coin))
 
     @property
     def tokens_missing(self) -> Wei:
-        """That are to be sent."""
+        """Wei of tokens that must be sent to the account."""
         return Wei(max(0, self.wanted - self.staked - self.held.wallet))
 
     @property
@@ -76,7 +76,7 @@ class Requirement:
         return not self.coin_missing and not self.tokens_missing
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: amounts are decimal strings."""
+        """Returns the requirement as JSON; amounts are decimal strings."""
         return {
             "enough": self.enough,
             "address": self.held.address,
@@ -94,7 +94,7 @@ class Requirement:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """As people read it."""
+        """Returns the requirement as lines of text."""
 
         def row(name: str, missing: Wei, symbol: str, rest: str) -> str:
             send = f"send {tokens(missing, symbol=symbol)}" if missing else "enough"
@@ -138,7 +138,7 @@ def missing_of(account: Account, settings: Settings, only: str | None, stated: F
 
 
 def wait_for(look: Callable[[], Requirement], seconds: float) -> Requirement:
-    """Until nothing is missing, or the time is over."""
+    """Polls until nothing is missing or `seconds` have passed; returns the latest requirement."""
     deadline = time.monotonic() + seconds
     while not (need := look()).enough and time.monotonic() < deadline:
         time.sleep(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -146,9 +146,10 @@ def wait_for(look: Callable[[], Requirement], seconds: float) -> Requirement:
 
 
 def give(account: Account, settings: Settings, need: Requirement) -> None:
-    """Gives the account what is missing, out of nothing; raises UsageError where the chain gives none.
+    """Mints the missing coin and tokens on a local test chain; raises UsageError on any other chain.
 
-    Told again after a kill it gives nothing twice: coin is set to an amount, and its outbox completes what it sent.
+    A repetition after a kill gives nothing twice: coin is set to an amount, and the outbox completes the transactions
+    that it has sent.
     """
     w3, send = account.contracts.vault.w3, "; ".join(need.lines()[1:3])
     # INVARIANT: nothing is given away but on the chain of local tests.
@@ -157,7 +158,7 @@ def give(account: Account, settings: Settings, need: Requirement) -> None:
     if need.coin_missing:
         answer = w3.provider.make_request(SET_BALANCE, [need.held.address, hex(need.coin_wanted)])  # type: ignore[arg-type]
         if "error" in answer:
-            raise UsageError("this chain gives no coin away", hint=f"send it from another account: {send}")
+            raise UsageError("this chain has no faucet for its coin", hint=f"send it from another account: {send}")
     if need.tokens_missing:
         with StakingAccount.open(settings) as staking:
             try:

@@ -1,6 +1,7 @@
-"""Handing receipts over to a job's coordinator, which sends all of a round's in one transaction.
+"""Hands receipts to a job's coordinator, which submits all of a round's in one transaction.
 
-What came of it the chain says: a coordinator that refuses, is silent or keeps them costs the round half a window.
+The chain shows if it did. A coordinator that refuses receipts, does not answer or withholds them delays the round by
+half a window.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ RETRY_SECONDS = 1
 
 
 class Taker(Protocol):
-    """A taker of receipts: `announcing.Announcer`."""
+    """Interface of a receiver of receipts, which `announcing.Announcer` implements."""
 
     def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[ReceiptAnswer]:
-        """Returns at once."""
+        """Hands a receipt over; returns a future without waiting."""
 
 
 class Handover:
-    """One worker's receipts on their way to its coordinator."""
+    """Tracks one worker's receipts on their way to its coordinator."""
 
     def __init__(self, taker: Taker) -> None:
         self._taker = taker
@@ -35,11 +36,11 @@ class Handover:
         self._kept: set[ClaimId] = set()
 
     def keep(self, claim: ClaimId) -> None:
-        """Give this claim's receipt to nobody."""
+        """Withholds a claim's receipt from every coordinator."""
         self._kept.add(claim)
 
     def entrusted(self, view: JobView, r: RoundView, receipt: Receipt) -> bool:
-        """Returns True while the coordinator is to send a receipt that is not on chain; hands it the receipt."""
+        """Hands a receipt to the coordinator, and returns True while the coordinator is expected to submit it."""
         params, now = view.params, view.now
         claim = claim_id(view.id, r.number, r.state.attempt, receipt.who)
         # INVARIANT: what is not on chain by half of the window is sent by who gave it, whoever else has it.

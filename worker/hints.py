@@ -1,4 +1,4 @@
-"""Advice to an owner about a reason, by its code: the second half of `worker why`."""
+"""The advice that `worker why` gives for each reason code."""
 
 from __future__ import annotations
 

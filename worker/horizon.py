@@ -52,6 +52,6 @@ def free_by(params: JobParams, r: Round, phase: Phase, now: Seconds) -> Seconds 
 
 
 def latest(times: list[Seconds | None]) -> Seconds | None:
-    """The last of them; None if one of them is not known, or there are none."""
+    """Returns the latest of several times; None if one of them is unknown or there are none."""
     known = [time for time in times if time is not None]
     return max(known, default=NEVER) or None if len(known) == len(times) else None

@@ -1,4 +1,4 @@
-"""A job that is over: its pay is taken, and once nothing of ours is at stake in it, what lies here is removed."""
+"""Leaves a job that is over: withdraws its pay, and removes its files once this worker has nothing at stake in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Leaving:
-    """The jobs whose pay was taken."""
+    """Leaves jobs that are over, and remembers those whose pay was withdrawn."""
 
     def __init__(self, parts: WorkerParts, sender: Sender[Act]) -> None:
         self._me = parts.address
@@ -25,9 +25,9 @@ class Leaving:
         self.done: set[JobId] = set()
 
     def leave(self, taken: Taken, ledger: Ledger, kept: bool, now: Seconds) -> bool:
-        """Take the pay of a job that is done; whether nothing of ours is at stake in it any more.
+        """Withdraws the pay of a job that is done; returns True once nothing of this worker is at stake in it.
 
-        `kept`: something of it lies in this home.
+        `kept` is True if files of the job lie in this home.
         """
         job = taken.ledger.id
         at_stake = job in ledger.at_stake(self._me)

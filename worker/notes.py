@@ -1,7 +1,8 @@
-"""A worker's notes on itself, in a file of its home: `worker status` and `worker why` read them beside the chain.
+"""A worker's notes on its own state, in a file of its home, which `worker status` and `worker why` read beside the
+chain.
 
-The chain tells what became of a claim; why a job was never joined only the worker knows. The file is a courtesy:
-nothing is decided by it, and one that is missing or damaged says nothing.
+The chain records what became of a claim; only the worker knows why it never joined a job. No decision depends on the
+file, and a missing or damaged one reads as empty.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FILE_NAME = "notes.json"
 
 @dataclass(frozen=True)
 class Note:
-    """A state, or the reason why something does not happen, and when it is looked at again."""
+    """A state, or the reason why something does not happen, and the time of its next check."""
 
     code: str
     message: str
@@ -35,7 +36,7 @@ class Note:
 
 
 def of_refusal(refusal: Refusal) -> Note:
-    """Returns what an owner is told of a job that its home refuses for good."""
+    """Returns the note for a job that its home refuses until the owner clears it."""
     return Note(refusal.code, f"{refusal.message}: nothing more is claimed in this job, older claims are defended")
 
 
@@ -45,33 +46,33 @@ STOPPED = Note("stopped", "no worker runs in this home", None)
 
 @dataclass
 class Notes:
-    """The notes of one process; `home` None: they are kept nowhere."""
+    """The notes of one process; without a home they are kept in memory alone."""
 
     home: Path | None
     state: Note = WORKING
     jobs: dict[JobId, Note] = field(default_factory=dict)
-    """Those that are not joined."""
+    """Notes on the jobs that are not joined."""
     _changed: bool = field(default=False, compare=False)
-    """True while the file says something else."""
+    """True while the file lacks a change of the notes."""
 
     def refused(self, job: JobId, note: Note, now: Seconds) -> None:
-        """A job is not joined; told once for each reason."""
+        """Notes that a job is not joined, and prints an event once for each reason."""
         before = self.jobs.get(job)
         if before is None or before.code != note.code:
             event("refused", time=now, job=job.hex(), code=note.code, message=note.message)
         self._set(job, note)
 
     def waits(self, job: JobId, note: Note) -> None:
-        """A job cannot be joined yet."""
+        """Notes that a job cannot be joined yet."""
         self._set(job, note)
 
     def joins(self, job: JobId) -> None:
-        """Nothing keeps a job from being joined any more."""
+        """Notes that nothing keeps a job from being joined any more."""
         if self.jobs.pop(job, None) is not None:
             self._changed = True
 
     def begins(self) -> None:
-        """A process starts: what the one before said of itself is over."""
+        """Replaces the notes of an earlier process when this one starts."""
         self._write()
 
     def is_in(self, state: Note) -> None:
@@ -81,7 +82,7 @@ class Notes:
             self._write()
 
     def ended(self, error: LockstepError) -> None:
-        """The process ends with an error."""
+        """Notes that the process ends with an error."""
         self.is_in(Note(error.code, f"{error.message}; {error.hint}" if error.hint else error.message))
 
     def _set(self, job: JobId, note: Note) -> None:

@@ -1,8 +1,8 @@
-"""An open job as this machine sees it: what it may earn, what it may lose, why it would not be joined.
+"""Open jobs as offers to this machine: what each may earn and lose, and why the worker would not join it.
 
     offers_of(account, settings, None, fees, tries=False)      # every open job; nothing is signed, staked or joined
 
-The reasons have the codes of `worker why`: the same rules are asked that a running worker asks (worker/admission.py).
+The reasons have the codes of `worker why`, since a running worker follows the same rules (worker/admission.py).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LEFT_ON_DISK = 2
 
 @dataclass(frozen=True)
 class MachineFit:
-    """One job on this machine."""
+    """The time, memory and operations that one job takes on this machine."""
 
     pace: Pace
     how: str
@@ -60,31 +60,31 @@ class MachineFit:
     operations: int
     """Operations that a slot computes in a round."""
     work: float
-    """Seconds of a slot's steps, its encoding and the check of one step."""
+    """Seconds for the steps of a slot, its encoding and the check of one step."""
     round: float
     """Seconds from a round's start to the next one's, if everybody is as quick."""
     memory: int
     disk: int
     device: int | None
-    """Memory of the device that computes, in bytes; None: the processor does."""
+    """Bytes of memory of the device that computes; None: the processor computes."""
 
 
 @dataclass(frozen=True)
 class JobOffer:
-    """One open job."""
+    """One open job as an offer to this worker: pay, cost, stake, time and the reasons against joining."""
 
     job: JobId
     requester: str
     params: JobParams
     books: JobState
     machine: MachineFit | None
-    """None: its Programs cannot be had, or may not be run."""
+    """None if the job's Programs cannot be fetched or must not be run."""
     stake: Backing
     wanted: Wei
-    """Free stake with which the worker is never short."""
+    """Free stake that always suffices for the job, in wei (`decide.stake_wanted`)."""
     fees: Fees
     reasons: tuple[Note, ...]
-    """Reasons why a worker here would not join the job now; none: it would."""
+    """Reasons why a worker here would not join the job now; empty if it would."""
 
     @property
     def price(self) -> Wei:
@@ -106,7 +106,7 @@ class JobOffer:
         return schedule.longest_round(self.params) + schedule.longest_hold(self.params)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: amounts are decimal strings, spans are seconds."""
+        """Returns the offer as JSON: amounts are decimal strings, durations are seconds."""
         p, (paid, spent) = self.params, self.hourly
         return {
             "job": self.job.hex(),
@@ -139,7 +139,7 @@ class JobOffer:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """As people read it."""
+        """Returns the offer as lines of text."""
         p, (paid, spent) = self.params, self.hourly
         left = max(0, p.schedule.rounds - self.books.started)
         once = tokens(self.fees.cost(gas.WORKER_ONCE + gas.WORKER_END), 3, "ETH")
@@ -168,7 +168,8 @@ class JobOffer:
 
 
 def offers_of(account: Account, settings: Settings, only: str | None, fees: Fees, *, tries: bool) -> list[JobOffer]:
-    """Every job that is open, or the one that is named by its first digits; raises UsageError, NotFoundError."""
+    """Returns an offer for every open job, or for the one whose id begins with `only`; raises UsageError,
+    NotFoundError."""
     jobs = {job: known for job, known in account.ledger.jobs.items() if not known.done}
     if only is not None:
         wanted = JobId(identified(only, jobs, "open job", "`lockstep train list` shows every job"))
@@ -196,7 +197,7 @@ class _Look:
     tries: bool
 
     def at(self, known: JobLedger) -> JobOffer:
-        """One job; what keeps it from being joined is a reason, and no error."""
+        """Returns the offer of one job; what keeps the job from being joined becomes a reason of it, not an error."""
         market, me, job = self.account.contracts.market, self.account.address, known.id
         params, reasons = market.params(job), list[Note]()
         if unwanted := self.policy.refuses_requester(known.requester):
@@ -240,7 +241,7 @@ class _Look:
         self, job: JobId, params: JobParams, box: JobBox, planned: Planned, fits: Fitting, programs: ClaimSchedule,
         wire: str, reasons: list[Note],
     ) -> MachineFit:  # fmt: skip
-        """The job beside this machine's memory, pace and claims."""
+        """Compares the job with this machine's memory, pace and claims; appends a reason for each check that fails."""
 
         def checked(check: Callable[[], object]) -> bool:
             try:
@@ -284,13 +285,14 @@ class _Look:
         )  # fmt: skip
 
     def _estimated(self, box: JobBox, programs: ClaimSchedule) -> Pace:
-        """A device's rates are measured here, once a child has planned the job."""
+        """Returns a job's estimated pace. A device's rates are measured in this process, once a child has planned the
+        job."""
         s = self.settings
         return box.estimate() if s.path in PROCESSOR_PATHS else estimated(programs, s.threads, s.path)
 
     def _measured(self, job: JobId, params: JobParams, box: JobBox) -> Pace:
-        """Measures the pace of some first steps and compares their bits; a machine that could not be in time at any
-        pace runs none."""
+        """Runs some first steps, compares their bits and returns their pace; runs none on a machine that would be late
+        at any pace."""
         s = self.settings
         loaded = invalidity.load(job, params, self.store, s.threads, s.path)
         capacity.require_claimant(params, capacity.least(loaded), self.chain)
@@ -310,7 +312,8 @@ def account_time(account: Account) -> Seconds:
 
 
 def _disk(programs: ClaimSchedule, params: JobParams, results: int) -> int:
-    """About what lies on disk while the job runs: the dataset, checkpoints, payloads, states in work."""
+    """Returns roughly the bytes on disk while the job runs: the dataset, checkpoints, payloads and states in
+    progress."""
     dataset = footprint.WORD_BYTES * params.role.dataset_rows * params.role.row_length
     kept = footprint.checkpoint_bytes(programs) + results
     return dataset + _LEFT_ON_DISK * kept + params.role.slots * footprint.payload_bytes(programs, params.role.slots)

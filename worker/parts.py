@@ -1,4 +1,4 @@
-"""The parts of a worker, opened once and shared by everything that it does."""
+"""The parts of a worker, opened once and shared by all of its modules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Load = Callable[..., "Job"]
 
 @dataclass(frozen=True)
 class WorkerParts:
-    """Keys, chain, storage, memory."""
+    """A worker's open resources: keys, chain, storage, guard."""
 
     party: Party
     node: NodeKey
@@ -72,18 +72,18 @@ class WorkerParts:
 
     @property
     def max_memory_bytes(self) -> int | None:
-        """Bytes of memory that a job may need for it to be joined; None: what the machine has."""
+        """The most bytes of memory that a job may need to be joined; None: the machine's memory is the limit."""
         mib = self.party.settings.max_memory_mib
         return mib << 20 if mib else None
 
     @property
     def download_bytes(self) -> int | None:
-        """Bytes a second that the line brings; None: nothing has to be fetched."""
+        """Download bandwidth in bytes per second; None: nothing has to be fetched."""
         return self.party.settings.download_bytes
 
     @property
     def contracts(self) -> Contracts:
-        """The deployment."""
+        """The contracts of the deployment."""
         return self.party.contracts
 
     @property
@@ -114,7 +114,7 @@ class Taken:
     params: JobParams
     job: Job
     joins: bool = True
-    """False: it is here for the claims that this key has in it, and nothing more."""
+    """False if the job is loaded only to defend claims that this key has in it."""
     staked: bool = False
     """True once the stake that its rounds lock was deposited."""
     view: JobView | None = None
@@ -124,9 +124,10 @@ class Taken:
 
 
 def claim_of(taken: Taken, r: RoundView, slot: int) -> ClaimId:
-    """The id of a slot's claim in the round's attempt.
+    """Returns the id of a slot's claim in the round's attempt.
 
-    Of MERGE_SLOT, the name of the round's merge in this home: its claim has the job's attempt in its id, which others
-    raise up to the block that mines it, and what is merged follows from the round's own.
+    For MERGE_SLOT it is only the name of the round's merge in this home. The claim's real id contains the job's
+    attempt, which a rewind may still raise before the merge is mined, while the merge's inputs follow from the round's
+    attempt.
     """
     return ids.claim_id(taken.ledger.id, r.number, r.state.attempt, slot)

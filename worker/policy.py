@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from worker.unpaid import Dealings
 
 ALL = "all"
-"""As `--max-stake`: whatever the wallet holds."""
+"""The value of `--max-stake` that allows the whole wallet."""
 _HOURS = re.compile(r"(\d{1,2})-(\d{1,2})", re.ASCII)
 
 
@@ -44,7 +44,7 @@ class Policy:
 
     @staticmethod
     def of(settings: Settings) -> Policy:
-        """As the settings say; raises UsageError."""
+        """Reads the policy from the settings; raises UsageError."""
         limit = settings.max_stake.strip()
         return Policy(
             max_stake=None if limit.lower() == ALL else amount_of(limit, "max_stake", least=0),
@@ -72,7 +72,7 @@ class Policy:
         return f"a slot pays {paid} for {PRICED_OPERATIONS:.0e} operations, and --min-price is {tokens(self.min_price)}"
 
     def refuses_dealings(self, requester: Address, had: Dealings) -> str:
-        """Returns the reason why no more is done for a requester whose rounds were not paid; empty if more is."""
+        """Returns the reason why a requester with unpaid rounds gets no more work; empty if the limit allows more."""
         # INVARIANT: no requester has more of a worker's work for nothing than the worker's owner allows.
         if not self.max_unpaid or had.owed < self.max_unpaid:
             return ""
@@ -89,16 +89,16 @@ class Policy:
         return first <= hour < end if first < end else hour >= first or hour < end
 
     def closed_for(self, moment: datetime) -> int:
-        """Seconds from a moment of local time until jobs are joined; 0: they are."""
+        """Returns the seconds from a moment of local time until jobs are joined; 0 if they are joined then."""
         hours = next(h for h in range(24) if self.open_at((moment.hour + h) % 24))
         return hours and hours * 3600 - moment.minute * 60 - moment.second
 
     def closed_now(self) -> int:
-        """Seconds until jobs are joined; 0: they are."""
+        """Returns the seconds from now until jobs are joined; 0 if they are joined now."""
         return self.closed_for(datetime.now().astimezone())
 
     def to_dict(self) -> dict[str, object]:
-        """As JSON: amounts are decimal strings, null is no limit."""
+        """Returns the policy as JSON: amounts are decimal strings, null means no limit."""
         return {
             "max_stake": None if self.max_stake is None else str(self.max_stake),
             "jobs_from": sorted(self.jobs_from),
@@ -114,5 +114,7 @@ def _hours(text: str) -> tuple[int, int] | None:
     found = _HOURS.fullmatch(text.strip())
     first, end = (int(found[1]), int(found[2]) % 24) if found else (24, 24)
     if found is None or first > 23 or int(found[2]) > 24 or first == end:
-        raise UsageError(f"hours is {text!r}", hint="two hours of the day, as 22-6: from 22:00 until 6:00, local time")
+        raise UsageError(
+            f"hours is {text!r}", hint="give two hours of the day in local time, such as 22-6 for 22:00 to 6:00"
+        )
     return first, end

@@ -42,11 +42,11 @@ class Material:
     """A claim as this home computed it: its values, and where they are stored."""
 
     claim: ClaimId
-    """Its id; of a merge that is not claimed yet, its name."""
+    """The claim's id; for a merge that is not claimed yet, its local name (`parts.claim_of`)."""
     job: JobId
     round: int
     attempt: int
-    """In the id."""
+    """The attempt in the claim's id."""
     slot: int
     """MERGE_SLOT for a merge."""
     seed: Seed
@@ -72,7 +72,7 @@ class Material:
 
     @property
     def proof_t(self) -> tuple[Digest, ...]:
-        """node(out, out2) is the last leaf of the trace: siblings upward."""
+        """The Merkle proof of the trace's last leaf, node(out, out2): siblings upward."""
         tree = merkle.levels([merkle.leaf(r) for r in self.roots])
         return tuple(merkle.proof(tree, len(self.roots) - 1))
 
@@ -81,12 +81,12 @@ class Material:
         return SigningRecord(self.trace_root, self.out, self.out2, nonce, self.trace_cid, self.payload_cid)
 
     def to_json(self) -> str:
-        """One line, bytes as hex."""
+        """Returns the material as one line of JSON, bytes in hex."""
         return json.dumps(asdict(self), default=lambda b: b.hex())
 
     @staticmethod
     def from_json(text: str) -> Material:
-        """The inverse of `to_json`."""
+        """Parses the output of `to_json`."""
         f: dict[str, Any] = json.loads(text)
         return Material(
             ClaimId(bytes.fromhex(f["claim"])), JobId(bytes.fromhex(f["job"])), f["round"], f["attempt"], f["slot"],
@@ -100,14 +100,15 @@ class WorkFolder:
     """The files of one claim."""
 
     def __init__(self, home: Path, claim: ClaimId) -> None:
-        """Nothing is created before something is saved."""
+        """Sets the folder of a claim; the first save creates it."""
         self.claim = claim
         self.path = home / "work" / claim.hex()
 
     def save_step(self, run: ClaimRun, state: State, roots: Sequence[StateRoot], due: int = 0) -> None:
-        """Keep the tensors of S_t, t = len(roots); a kill before this returns costs that step and the one in work.
+        """Saves the tensors of S_t, t = len(roots); a kill before this returns costs that step and the one being
+        computed.
 
-        `due`: the step that the self-check is about, 0: none. S_due is kept apart until `believe`.
+        `due` is the step that the self-check verifies (0: none). S_due is saved apart until `believe` is called.
         """
         t = len(roots)
         changed = _changed(run.program(t))
@@ -121,13 +122,13 @@ class WorkFolder:
         write_atomically(self._folder() / (UNCHECKED if t == due else PROGRESS), parts, sync=False)
 
     def believe(self) -> None:
-        """The check has passed: the state that waited for it is progress."""
+        """Accepts the state that waited for the self-check, which has passed, as progress."""
         os.replace(self.path / UNCHECKED, self.path / PROGRESS)
 
     def resume(self, run: ClaimRun, due: int = 0) -> tuple[State, list[StateRoot]]:
-        """(tensors of S_t, S_1..S_t) of the last whole step; (S_0's tensors, []) if there is none to believe.
+        """Returns (tensors of S_t, S_1..S_t) of the last whole step; (S_0's tensors, []) if no valid one is on disk.
 
-        `due`: the step that the self-check is about; 0: none.
+        `due` is the step that the self-check verifies (0: none).
         """
         try:
             head, body = read_tensors(self.path / PROGRESS)
@@ -145,7 +146,7 @@ class WorkFolder:
         return (state, roots) if run.root(t, state) == roots[-1] else (run.start, [])
 
     def save_material(self, material: Material) -> None:
-        """Keep what defends the claim; on disk, whatever happens next, when this returns."""
+        """Saves what defends the claim; it is durable when this returns."""
         write_atomically(self._folder() / MATERIAL, [material.to_json().encode()])
 
     def material(self) -> Material | None:
@@ -162,12 +163,12 @@ class WorkFolder:
             return None
 
     def drop_progress(self) -> None:
-        """Remove the tensors: the claim's material computes them again."""
+        """Removes the saved tensors, which the claim's material suffices to compute again."""
         for name in (PROGRESS, UNCHECKED):
             (self.path / name).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Forget the claim: nobody can challenge it any more."""
+        """Removes all files of the claim, once nobody can challenge it any more."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _folder(self) -> Path:
@@ -176,7 +177,7 @@ class WorkFolder:
 
 
 def clear(home: Path, refusal: Refusal) -> None:
-    """Have a refused job tried again, from the start of the claim that failed."""
+    """Allows a refused job again; the claim that failed is computed from its start."""
     if refusal.claim is not None:
         # INVARIANT: states that a wrong executor left are not gone on with.
         WorkFolder(home, refusal.claim).drop_progress()
@@ -184,14 +185,14 @@ def clear(home: Path, refusal: Refusal) -> None:
 
 
 def materials(home: Path) -> list[Material]:
-    """Every claim whose material lies under `home`."""
+    """Returns every claim whose material lies under `home`."""
     claims = (ClaimId(bytes.fromhex(p.parent.name)) for p in home.glob(f"work/*/{MATERIAL}"))
     found = (WorkFolder(home, claim).material() for claim in claims)
     return [m for m in found if m is not None]
 
 
 def _changed(program: Program) -> list[int]:
-    """Entries to keep: those that are not the input state's entry of the same place (the anchor is S_0's)."""
+    """Returns the entries of the state to save: those that are not passed on from the same entry of the input state."""
     return [
         k
         for k, (alias, header) in enumerate(zip(program.outputs, program.output_layout, strict=True))
@@ -200,7 +201,7 @@ def _changed(program: Program) -> list[int]:
 
 
 def _restored(run: ClaimRun, t: int, entries: Sequence[int], body: memoryview) -> State:
-    """S_t's tensors: the saved ones, and S_0's where an entry was passed on."""
+    """Rebuilds S_t's tensors from the saved ones, taking S_0's for each entry that is passed on."""
     layout = run.program(t).output_layout
     state: Entries = [None if header is None else run.start[k] for k, header in enumerate(layout)]
     at = 0

@@ -55,7 +55,7 @@ FATAL = (DoctorError, GuardRefused, FundsError)
 
 
 class Worker:
-    """One worker process."""
+    """One worker process: its loop over the chain's blocks."""
 
     def __init__(self, parts: WorkerParts, *, once: bool = False, only: JobId | None = None) -> None:
         """`once`: leave when a job is done and nothing of this key is at stake any more. `only`: join no other job."""
@@ -79,7 +79,7 @@ class Worker:
         self._fees = FeeWatch(parts.outbox, event)
         self._head_tracker = HeadTracker(lambda: parts.party.head(), POLL_SECONDS)
         self._loaded = self._head
-        """The block that was taken in to the end."""
+        """The last block that was processed to the end."""
         self._told_why = False
         self._idle = IdleSince(fresh=not parts.outbox.keys(""))
         self._finality = FinalityTracker(lambda number: parts.party.relied(number))
@@ -91,13 +91,14 @@ class Worker:
     # -- from outside
 
     def drain(self) -> None:
-        """Join nothing more, finish and defend what was joined, then leave; a second call leaves at once."""
+        """Stops joining, finishes and defends the joined rounds, then ends the process; a second call ends it at
+        once."""
         self._asked_to_leave += 1
         self._wake.set()
 
     def run(self) -> None:
-        """Until drained, or with `once` until a job is done, and nothing is at stake. Raises what a worker cannot go on
-        with."""
+        """Runs until drained, or with `once` until a job is done, and until nothing is at stake. Raises the errors that
+        a worker cannot survive."""
         try:
             self.parts.notes.begins()
             began = self._start()
@@ -127,7 +128,7 @@ class Worker:
             self.parts.announcer.close()
 
     def _beat(self) -> None:
-        """Leave this look's numbers for who watches."""
+        """Writes the numbers of this pass for monitoring."""
         ledger, me = self._ledger, self.parts.address
         staked = ledger.staked(me)
         VITALS.beat(
@@ -149,7 +150,8 @@ class Worker:
         return self._head.time
 
     def _start(self) -> int:
-        """Say that it runs, and whether it listens first; returns the block from which on events are told."""
+        """Reports that the worker runs, and if it listens first; returns the block from which on events are
+        reported."""
         self.parts.watcher.poll()
         head, watch = self.parts.party.head(), self.parts.watch
         event("ready", address=self.parts.address, node_key=self.parts.node.public.hex(), home=str(self.parts.home))
@@ -178,7 +180,7 @@ class Worker:
         self._finality.look(head.number)
 
     def _at_stake(self) -> tuple[int, int]:
-        """Own stakes that are locked, and games about own claims."""
+        """Returns the number of this account's locked stakes and of the games about its claims."""
         me = self.parts.address
         return len(self._ledger.staked(me)), len(self._ledger.games_against(me))
 
@@ -233,8 +235,8 @@ class Worker:
         taken.view = look(market, self._ledger, taken.ledger, taken.params, me, self._now, number)
 
     def _guarded(self, taken: Taken, work: Callable[[], None]) -> None:
-        """Do something about one job. What goes wrong there ends the joining of this job, and the process only if the
-        machine or the account is at fault, and nothing that must be defended would go with it."""
+        """Runs work about one job. An error there stops the joining of this job; it ends the process only if the
+        machine or the account is at fault and nothing is left that must be defended."""
         error = self._isolation.run(work, taken.ledger.id, job=taken.ledger.id.hex())
         if error is None or isinstance(error, TryLater):
             return
@@ -290,12 +292,12 @@ class Worker:
         )
 
     def _staked_on(self) -> list[Taken]:
-        """The jobs of our live claims, one entry for each claim."""
+        """Returns the jobs of this account's live claims, one entry for each claim."""
         jobs = [self._ledger.places[claim][0] for claim in self._ledger.staked(self.parts.address)]
         return [self._jobs.taken[job] for job in jobs if job in self._jobs.taken]
 
     def _left(self, taken: Taken) -> bool:
-        """Take a job's pay; whether it is forgotten."""
+        """Withdraws a job's pay; returns True if the job is forgotten."""
         job = taken.ledger.id
         if not self._leaving.leave(taken, self._ledger, job in self._jobs.kept, self._now):
             return False
@@ -305,7 +307,7 @@ class Worker:
         return True
 
     def _register(self) -> None:
-        """Put this home's node key on chain: the fence between two homes of one account."""
+        """Registers this home's node key on chain: the fencing token between two homes of one account."""
         me, node = self.parts.address, self.parts.node.public
         if self._ledger.nodes.get(me) != node:
             key = f"node/{node.hex()}/{self._ledger.registrations.get(me, 0)}"
@@ -313,8 +315,8 @@ class Worker:
                 self._sender.submit(key, self.parts.contracts.vault.register_node(node))
 
     def _answer(self) -> None:
-        """Act on what anybody may do: show data that are demanded and jobs that break a rule, end games that both of
-        their sides have left."""
+        """Does what any account may do: shows demanded data, proves jobs that break a rule, ends games that both sides
+        abandoned."""
         try:
             with waiting_for_fee():
                 self._jobs.prove(self._now)
@@ -355,7 +357,7 @@ class Worker:
             self._told_why, until = True, self._until()
             event("staying", time=self._now, stakes=staked, games=games, until=until)
             free = "once the games end" if until is None else f"by {moment(until)} if nobody challenges"
-            log.warning(f"it stays until nothing is at stake: {free}", stakes=staked, games=games)
+            log.warning(f"the worker keeps running until nothing is at stake: {free}", stakes=staked, games=games)
         if staked or games or not self._skills.defence.idle:
             return False
         return self._idle.at(self._finality.block)

@@ -1,4 +1,4 @@
-"""Putting a worker together from its settings: guard, keys, chain, storage; each failure is its own exit code."""
+"""Assembles a worker from its settings: guard, keys, chain, storage; each failure has its own exit code."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from worker.policy import Policy
 
 @contextmanager
 def assemble(settings: Settings) -> Iterator[WorkerParts]:
-    """Everything that a worker holds open; raises UsageError, KeyStoreError, GuardRefused, Unreachable,
-    ChainError, DoctorError."""
+    """Opens all resources of a worker and closes them at the end; raises UsageError, KeyStoreError, GuardRefused,
+    Unreachable, ChainError, DoctorError."""
     policy, home = Policy.of(settings), settings.home_dir
     with ExitStack() as stack:
         # The lock comes first: nothing of the home is read while another worker writes it.

@@ -1,4 +1,5 @@
-"""A worker's support bundle: machine, settings, what it sent, what it says, what the chain says of it."""
+"""Collects a worker's support bundle: machine, settings, sent transactions, notes, logs and the account's state on
+chain."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def collect(path: Path, settings: Settings, logs: Sequence[Path], lines: int) -> list[dict[str, Any]]:
-    """Write it; returns {name, bytes, error} of each file in it. Raises UsageError if `path` cannot be written."""
+    """Writes the bundle; returns {name, bytes, error} of each file in it. Raises UsageError if `path` cannot be
+    written."""
 
     @cache
     def account() -> Account:

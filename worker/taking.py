@@ -1,6 +1,6 @@
-"""The jobs that this worker knows: loaded beside the loop, checked, taken or refused, forgotten when they are over.
+"""Loads the jobs of a worker beside its loop, checks them, takes or refuses them, and drops them when they are over.
 
-Jobs in which a stake of ours is locked load on a worker thread of their own: a stranger's job holds up none of them.
+Jobs in which this worker has stake locked load on a thread of their own, so that no stranger's job delays them.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from worker.parts import WorkerParts
 
 RETRY_SECONDS, MOST_SECONDS = 2, 120
-"""Chain time until a job that could not be loaded is tried again, at first and at most. Where something is at stake it
-stays the first."""
+"""Chain seconds until a job that failed to load is tried again, at first and at most; always the first for a job in
+which this worker has stake."""
 
 log = structlog.get_logger(__name__)
 
 
 class Jobs:
-    """Every job that is taken, being loaded, or refused."""
+    """Tracks every job that is taken, being loaded, or refused."""
 
     def __init__(self, parts: WorkerParts, sender: Sender[Act], wake: Callable[[], None], only: JobId | None) -> None:
         self._parts = parts
@@ -64,19 +64,20 @@ class Jobs:
         self._refused: set[JobId] = set()
         """Jobs that are not looked at while nothing of ours is at stake in them."""
         self._broken: set[JobId] = set()
-        """Jobs that break a rule: no later look at them shows another."""
+        """Jobs that break a rule, which no later check can change."""
         self._undefendable: dict[JobId, Undefendable] = {}
-        """The same, until that is proven."""
+        """Jobs that break a rule and whose proof is not on chain yet."""
         self._asks = Asks(parts.contracts, parts.address)
         self._isolation = Isolation()
         self.taken: dict[JobId, Taken] = {}
         self.kept: set[JobId] = set()
-        """Jobs of which something lies in this home."""
+        """Jobs that have files in this home."""
 
     def take(self, ledger: Ledger, free: Wei, joins: bool, now: Seconds) -> list[JobId]:
-        """Load what is new, take what is loaded; returns the jobs that are over, whose material here nothing needs.
+        """Loads new jobs and takes the loaded ones; returns the jobs that are over and whose material here is not
+        needed.
 
-        `joins`: whether anything new is joined; a job in which a stake of ours can be lost is taken all the same.
+        `joins` is True if new jobs may be joined; a job in which this worker can lose stake is taken in either case.
         """
         at_stake = ledger.at_stake(self._parts.address)
         over = []
@@ -100,7 +101,7 @@ class Jobs:
         return over
 
     def prove(self, now: Seconds) -> None:
-        """Commit to what proves that a job breaks a rule and, once that is mined, prove it."""
+        """Commits to the proof that a job breaks a rule and, once that is mined, reveals the proof."""
         for job, error in list(self._undefendable.items()):
             key, call = invalidity.proof(self._parts.contracts.validator, self._parts.address, job, error.evidence)
             sent = self._sender.submit(key, call)
@@ -111,18 +112,18 @@ class Jobs:
                 event("voided", time=now, job=job.hex(), rule=error.rule.name.lower())
 
     def loaded(self, job: JobId) -> Job | None:
-        """A job that is taken."""
+        """Returns a job that is taken, or None."""
         taken = self.taken.get(job)
         return None if taken is None else taken.job
 
     def leave(self, job: JobId) -> None:
-        """Let a job go."""
+        """Drops a job and closes its box."""
         box = self.taken.pop(job).job.box
         if box is not None:
             box.close()
 
     def close(self) -> None:
-        """Stop loading, and end what runs Programs."""
+        """Stops loading and ends the processes that run Programs."""
         for taken in self.taken.values():
             if taken.job.box is not None:
                 taken.job.box.close()
@@ -153,7 +154,7 @@ class Jobs:
         self.kept.add(job)
 
     def _read(self, job: JobId, at_stake: bool) -> Job:
-        """On a worker thread."""
+        """Loads a job. Runs on a worker thread."""
         params, settings = self._parts.contracts.market.params(job), self._parts.party.settings
         # INVARIANT: whatever it needs, a job is loaded in which a stake of ours can still be lost.
         fits = None if at_stake else Fitting(footprint.worker, self._parts.max_memory_bytes, settings.path)
@@ -193,7 +194,7 @@ class Jobs:
             self._tell(job, error, now)
 
     def _tell(self, job: JobId, error: Exception, now: Seconds, again: int | None = None) -> None:
-        """Note why a job is not taken."""
+        """Notes why a job is not taken."""
         if isinstance(error, LockstepError):
             code, message = error.code, error.message
         else:
@@ -202,7 +203,8 @@ class Jobs:
         self._parts.notes.refused(job, Note(code, message, again), now)
 
     def _ask_row(self, job: JobId, missing: RowMissing, free: Wei, now: Seconds) -> None:
-        """Demand a row that cannot be had, with stake that is free: claims that this home made may hang on it."""
+        """Demands a missing dataset row, if free stake covers the bond: the defence of this home's claims may need the
+        row."""
         found = self._asks.row(job, self._parts.contracts.market.params(job), missing, now)
         bond = self._parts.contracts.demands.row_bond_of(job, missing.row)
         if found is None or free < bond:

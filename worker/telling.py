@@ -1,4 +1,4 @@
-"""The events of a worker on chain, for its watcher: one JSON line on stdout for each."""
+"""Prints the chain's events about a worker, one JSON line on stdout for each."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ TOLD = {
 
 
 class WorkerTeller:
-    """Tells what is about one account."""
+    """Prints the chain's events that concern one account."""
 
     def __init__(self, me: Address) -> None:
         self._me = me
         self._games: set[bytes] = set()
-        """Those about our claims."""
+        """Games about this account's claims."""
 
     def tell(self, events: Iterable[Event], ledger: Ledger) -> None:
-        """Print the events that are about us."""
+        """Prints the events that concern this account."""
         for e in events:
             tell(e, self._me, _holder(e, ledger), e.args.get("game") in self._games)
             if e.name == "Opened" and e.args["defender"] == self._me:
@@ -45,7 +45,8 @@ class WorkerTeller:
 
 
 def tell(e: Event, me: Address, holder: Address | None, game_is_mine: bool) -> None:
-    """Print an event if it is about `me`. `holder` holds the slot that it names, if it names one."""
+    """Prints an event if it concerns `me`. `holder` is the account that holds the slot named by the event, if it names
+    one."""
     name = TOLD.get((e.contract, e.name))
     if name is None:
         return

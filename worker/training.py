@@ -1,7 +1,7 @@
-"""Computing claims: a slot's, and a merge's where it is our turn; one at a time on the worker thread, beside the loop.
+"""Computes claims, one at a time on the worker thread: a slot's, and a merge's when it is this worker's turn.
 
-What the work raises for good (a machine that computes other bits, a guard that refuses) ends the worker; what may pass
-(a blob that is not there yet) is tried again.
+A permanent error (a machine that computes other bits, a guard that refuses) ends the worker; a temporary one (a blob
+that is not available yet) is retried.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 2
 LASTING = (DoctorError, GuardRefused)
-"""Errors that no retry mends."""
+"""Errors that no retry resolves."""
 
 log = structlog.get_logger(__name__)
 
 
 class Training:
-    """The claims that this process computes."""
+    """Schedules and holds the claims that this process computes."""
 
     def __init__(self, parts: WorkerParts, executor: ComputeExecutor, bases: Bases, defence: Defence) -> None:
         self._parts = parts
@@ -52,19 +52,19 @@ class Training:
         self._trained: dict[ClaimId, Trained] = {}
         self._failed: dict[ClaimId, Exception] = {}
         self._ended: set[ClaimId] = set()
-        """Merges that ended what ran them, were late, or may not be claimed."""
+        """Merges that killed the process running them, were late, or may not be claimed."""
         self._backoff: Backoff[ClaimId] = Backoff(RETRY_SECONDS)
         self._public: dict[JobId, PublicData] = {}
         """Read and written by the worker thread alone."""
 
     def ready(self, taken: Taken) -> frozenset[tuple[int, int]]:
-        """(round, slot) of the claims that are computed."""
+        """Returns (round, slot) of the claims that are computed."""
         rounds = taken.view.rounds if taken.view else ()
         own = ((r, slot) for r in rounds for slot in r.slots_of(self._parts.address))
         return frozenset((r.number, slot) for r, slot in own if self.trained(claim_of(taken, r, slot)) is not None)
 
     def train(self, taken: Taken, r: RoundView, slot: int, now: Seconds) -> None:
-        """Have a slot's claim computed, unless that is under way."""
+        """Starts to compute a slot's claim, unless that is under way."""
         claim = claim_of(taken, r, slot)
         if self.busy(claim, now):
             return
@@ -84,7 +84,7 @@ class Training:
         self.begin(claim, work)
 
     def merge(self, taken: Taken, r: RoundView, place: Place, now: Seconds) -> None:
-        """Have a round's merge computed and bound at a place, unless that is under way."""
+        """Starts to compute a round's merge and to bind it in the guard, unless that is under way."""
         # INVARIANT: what is computed is kept by what it follows from; its claim's id is known once it is mined.
         name = claim_of(taken, r, MERGE_SLOT)
         if self.busy(name, now) or name in self._ended:
@@ -119,8 +119,8 @@ class Training:
         self.begin(name, work)
 
     def compute(self, taken: Taken, run: ClaimRun, claim: ClaimId, attempt: int, check: Random | None) -> Trained:
-        """Compute a slot's claim of a job, checked at random places against the reference arithmetic, and keep what
-        defends it. On the worker thread."""
+        """Computes a slot's claim, checks random words of it against the reference arithmetic, and saves what defends
+        it. Runs on the worker thread."""
         folder = WorkFolder(self._parts.home, claim)
         try:
             trained = compute(run, attempt, folder, self._parts.store, self._executor.go_on, check)
@@ -135,7 +135,8 @@ class Training:
         return trained
 
     def busy(self, claim: ClaimId, now: Seconds) -> bool:
-        """Returns True if a claim is being computed, or was, or waits for a retry; raises what ends the worker."""
+        """Returns True if a claim is computed, being computed or waiting for a retry; raises the errors that end the
+        worker."""
         if self.trained(claim) is not None or ("claim", claim) in self._executor:
             return True
         error = self._failed.pop(claim, None)
@@ -146,7 +147,7 @@ class Training:
             # The job is refused by now: nothing more of it is tried, and other jobs go on.
             log.error("a claim's self-check failed", claim=claim.hex(), message=error.message)
         elif isinstance(error, Crashed):
-            log.error("what runs a job was ended", claim=claim.hex(), message=error.message)
+            log.error("the process that runs a job's Programs ended", claim=claim.hex(), message=error.message)
         elif is_full(error):
             log.warning("training a slot failed, the disk is full: trying again", claim=claim.hex())
         elif isinstance(error, LockstepError) and not isinstance(error, LASTING):
@@ -158,11 +159,11 @@ class Training:
         return True
 
     def begin(self, claim: ClaimId, work: Callable[[], Trained]) -> None:
-        """Have a claim computed by `work`."""
+        """Starts `work`, which computes a claim, on the worker thread."""
         self._executor.begin(("claim", claim), work)
 
     def trained(self, claim: ClaimId) -> Trained | None:
-        """The claim as computed; None while it is not, or if it could not be."""
+        """Returns the computed claim; None while it is not ready, or if computing it failed."""
         try:
             done = self._executor.take(("claim", claim))
         except Exception as error:
@@ -174,8 +175,8 @@ class Training:
         return self._trained.get(claim)
 
     def run_of(self, material: Material, taken: Taken) -> ClaimRun | None:
-        """The computation behind a claim of this home, from its S_0 on disk or made anew; None if the chain knows no
-        such claim."""
+        """Returns the computation behind a claim of this home, from its S_0 on disk or built anew; None if the chain
+        does not know the claim."""
         kept = self._defence.states.start(material.claim, taken.job)
         if kept is not None:
             return kept
@@ -184,7 +185,7 @@ class Training:
         return next((public.run_of(taken.ledger, *place) for place in found), None)
 
     def forget(self, job: JobId) -> None:
-        """Remove the material of a job about whose claims no game is open, and none can be opened any more."""
+        """Removes the material of a job in which no game about this worker's claims is open or can be opened."""
         self._bases.forget(job)
         self._public.pop(job, None)
         self._parts.refusals.forget(job)
@@ -195,5 +196,5 @@ class Training:
 
 
 def _at(error: WrongBits, run: ClaimRun) -> WrongBits:
-    """The error with its place among a job's claims."""
+    """Returns the error with the round and slot of the claim in its message."""
     return WrongBits(f"{error.message}, in round {run.round}, slot {run.slot}", error.hint)

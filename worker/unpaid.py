@@ -1,7 +1,7 @@
-"""The rounds of a requester in which this account's work was public and not paid.
+"""Counts the rounds of a requester in which this account's work was public and not paid.
 
-Windows in which nobody can merge, or fetch what to merge, give a requester the work of everybody for gas. The chain
-remembers each such round, so that a worker that starts again knows them, too.
+A requester whose windows are too short to merge, or to fetch the payloads, would have everybody's work for gas alone.
+The chain records each such round, so that a restarted worker knows them too.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ if TYPE_CHECKING:
     from lockstep.protocol.types import Address
 
 FORGIVEN = 10
-"""So many rounds that were paid forgive one that was not."""
+"""Number of paid rounds that offset one unpaid round."""
 
 
 @dataclass(frozen=True)
 class Dealings:
-    """One account's rounds with one requester."""
+    """One account's paid and unpaid rounds with one requester."""
 
     paid: int = 0
     unpaid: int = 0
 
     @property
     def owed(self) -> int:
-        """Returns the unpaid rounds that the paid ones do not forgive."""
+        """The unpaid rounds that no paid ones offset."""
         return max(0, self.unpaid - self.paid // FORGIVEN)
 
 
 def dealings(ledger: Ledger, requester: Address, me: Address) -> Dealings:
-    """Returns an account's rounds with a requester, in all of its jobs; unpaid is public work that was left out."""
+    """Returns an account's rounds with a requester, in all of its jobs; unpaid are those whose merge excluded its
+    payload."""
     paid = frozenset((p.job, p.round, p.slot) for p in ledger.pays if p.account == me)
     found = [
         reason_of(job, r, slot, paid)

@@ -1,4 +1,4 @@
-"""The SDK's front door: connect to a market, quote a job, submit it, watch it, fetch the model.
+"""The SDK's entry point: connect to a market, quote a job, submit it, watch it, fetch the model.
 
 net = lockstep.connect("local")              # or rpc=..., storage=..., deployment=..., account=...
 quote = net.quote(job)                       # what it costs, what it binds
@@ -100,7 +100,7 @@ class Quote:
 
     @property
     def deposit(self) -> Wei:
-        """The deposit beside the escrow; it comes back unless somebody proves the job invalid."""
+        """The deposit beside the escrow, in wei; it is returned unless somebody proves the job invalid."""
         return self.params.deposit
 
     @property
@@ -128,7 +128,7 @@ class Quote:
         return markup.table("quote", rows)
 
     def figures(self, threads: int = 1, budget_seconds: float = SECONDS) -> Figures:
-        """Memory, traffic, time and cost by role; trying a step takes `budget_seconds` at most."""
+        """Returns memory, traffic, time and cost by role; timing a step takes at most `budget_seconds`."""
         return figures_of(self.job, self.params, self.chain, threads=threads, budget_seconds=budget_seconds)
 
 
@@ -196,7 +196,7 @@ class Network:
         """
         if quote.spec is None:
             raise UsageError(
-                "this job was made without weights: it can be quoted, not submitted",
+                "this job was made without weights, so it can be quoted but not submitted",
                 hint="make it with training_job(..., weights=True)",
             )
         escrow, deposit = quote.escrow, quote.deposit
@@ -284,7 +284,7 @@ class Network:
 
 @dataclass(frozen=True)
 class JobHandle:
-    """A job on chain."""
+    """Controls and follows one job on chain."""
 
     net: Network
     id: JobId
@@ -372,7 +372,7 @@ class JobHandle:
             if market.claim_id_of(self.id, r) == claim and market.phase(self.id, r) in (Phase.LEAD, Phase.FINAL)
         ]
         if not standing:
-            raise TryLater("no round of the job is merged yet", hint="watch it, then download")
+            raise TryLater("no round of the job is merged yet", hint="wait for the first merge, then download")
         last = max(standing, key=lambda e: e.args["round"])
         checkpoint = load_checkpoint(
             job, self.net.store, Cid(last.args["checkpoint_cid"]), last.args["out"], last.args["out2"]
@@ -417,7 +417,7 @@ class JobHandle:
             yield found
 
     def curve(self) -> Curve:
-        """The same as one value, which a notebook draws."""
+        """Returns the losses as one value, which a notebook draws."""
         return Curve(self.losses())
 
     @cached_property
@@ -464,7 +464,7 @@ class JobHandle:
         return model
 
     def audit(self, out: str | Path, *, claims: int | None = None) -> AuditReport:
-        """Check a folder that `download` wrote: files, provenance, checkpoint, and `claims` claims replayed (None: all
+        """Audits a folder that `download` wrote: files, provenance, checkpoint, and `claims` replayed claims (None: all
         behind the model)."""
         from lockstep.training.audit import audit
 

@@ -190,7 +190,7 @@ def chosen_stake(audit: AuditPlan, lies: int, draws: int) -> float:
 
 
 def volunteers_for(audit: AuditPlan, multiple: float, lies: int, draws: int) -> float:
-    """The share of claims that volunteers must replay so that a stake of so many prices suffices all the same."""
+    """Returns the share of claims that volunteers must replay for a stake of `multiple` prices to deter a lie."""
     drawn = chosen_detection(replace(audit, volunteers=0.0), lies, draws)
     return max(0.0, 1 - (1 - break_even_detection(multiple)) / (1 - drawn))
 

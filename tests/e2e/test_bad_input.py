@@ -397,7 +397,7 @@ def test_a_program_that_could_not_be_defended_is_refused_by_worker_and_coordinat
     assert (refused["job"], refused["code"]) == (job.hex(), "program_invalid")
     assert "step: op 1 (map scale tokens" in refused["message"]
     assert "33 instructions" in refused["message"]
-    wait(lambda: "the job is refused" in town.coordinator.log.read_text(), "refusal by the coordinator")
+    wait(lambda: "a job is refused" in town.coordinator.log.read_text(), "refusal by the coordinator")
     assert "33 instructions" in town.coordinator.log.read_text()
     voided = worker.wait_for("voided")
     assert (voided["job"], voided["rule"]) == (job.hex(), "instruction_count")

@@ -54,7 +54,7 @@ def test_a_second_machine_hears_the_first_at_work_and_leaves(market: Market) -> 
     second = up(market, twin_of(home, "w0-twin"), 600)
     assert second.wait_for("listening")["reasons"], "a fresh home must listen"
     assert second.popen.wait(PATIENCE) == 8, second.log.read_text()[-2000:]
-    assert "at work elsewhere" in second.log.read_text()
+    assert "another home uses the key" in second.log.read_text()
     assert not second.named("joined"), "it never sent anything"
     assert first.popen.wait(PATIENCE) == 0, "the first one finished its job"
     assert len({(e.round, e.slot) for e in reveals(market)}) == len(reveals(market)) == 2

@@ -1,1 +1,1 @@
-"""A verifier's duties as a drawn witness: enrol, look where it is drawn, speak, attest, collect the fee."""
+"""A verifier's duties as a drawn witness: enrol, replay, reveal a verdict, attest payloads, collect the fee."""

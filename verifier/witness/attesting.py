@@ -1,4 +1,5 @@
-"""Attests which payloads of a round are there, as its witness: judged on a worker thread, one signed receipt a duty."""
+"""Attests the availability of a round's payloads as its witness: checks them on a worker thread, signs one receipt a
+duty."""
 
 from __future__ import annotations
 
@@ -28,20 +29,20 @@ from verifier.witness.enrolling import LOAD_SECONDS
 from verifier.witness.looking import RETRY_SECONDS
 
 AGAIN_SECONDS = Seconds(1)
-"""Chain time after payloads were judged, until those that were missing are looked for again."""
+"""Chain seconds until payloads that were missing are fetched again."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Work for the worker thread: the payloads of an audit's round."""
+    """Work for the worker thread: to check the payloads of an audit's round."""
 
     audit: AuditId
 
 
 class Attester:
-    """Gives the receipts of a round's witness."""
+    """Signs and sends the receipts of a round's witness."""
 
     def __init__(
         self, party: Party, jobs: LoadedJobs, executor: KeyedExecutor[Any, Any], demander: Demander,
@@ -57,9 +58,9 @@ class Attester:
         self._backoff: Backoff[AuditId] = Backoff(LOAD_SECONDS)
 
     def attest(self, view: MarketView, audit: AuditLedger, mine: Sequence[int], *, has_asked: bool) -> None:
-        """Sign and send the receipts of our duties, once every payload is judged, or it is the last chance.
+        """Signs and sends the receipts of own duties, once every payload is checked or time runs out.
 
-        `has_asked`: whatever our claims' carries lack was demanded, which nobody can do once all receipts are given.
+        `has_asked` is True if every missing carry was demanded, which is impossible once all receipts are given.
         """
         job, round_ = round_of(view.ledger, audit)
         a, market = audit.state, self._party.contracts.market
@@ -89,7 +90,7 @@ class Attester:
             self._given.add(audit.id)
 
     def take(self, view: MarketView, judgement: Judgement) -> None:
-        """Keep what the payloads are, or try again later."""
+        """Keeps the reports on the payloads, or schedules a retry."""
         audit = view.ledger.audits.get(judgement.audit)
         try:
             self._reports[judgement.audit] = self._executor.take(judgement) or {}

@@ -16,9 +16,9 @@ class DutyAct(Enum):
     """The next act for a duty."""
 
     LOOK = auto()
-    """Replay to t* and commit, while commitments are taken."""
+    """Replay to t* and commit to the result, while commitments are accepted."""
     SPEAK = auto()
-    """Compare with the published list and reveal."""
+    """Compare the result with the published list, and reveal the verdict."""
     SETTLE = auto()
     NOTHING = auto()
 
@@ -44,7 +44,7 @@ def agrees(seen: tuple[StateRoot, ...], published: tuple[StateRoot, ...]) -> boo
 
 
 def to_draw(ledger: Ledger, job: JobLedger, block: int) -> Iterator[int]:
-    """Rounds of a job whose audit may have to be opened or drawn: the market's phase decides."""
+    """Yields rounds of a job whose audit may have to be opened or drawn; the caller checks the market's phase."""
     for r, round_ in job.rounds.items():
         if not round_.claims or round_.merge_in is not None or round_.phase in ENDED:
             continue
@@ -55,17 +55,17 @@ def to_draw(ledger: Ledger, job: JobLedger, block: int) -> Iterator[int]:
 
 
 def round_of(ledger: Ledger, audit: AuditLedger) -> tuple[JobLedger, RoundLedger]:
-    """The audit's round, of the audit's attempt."""
+    """Returns the job and the round of an audit, in the audit's attempt."""
     job = ledger.jobs[audit.state.job]
     found = (r for r in job.all_rounds() if (r.number, r.attempt) == (audit.state.round, audit.state.attempt))
     return job, next(found)
 
 
 def decided(ledger: Ledger, audit: AuditLedger, duty: Duty) -> bool:
-    """Returns True if a duty can be closed, a silent one once its time is over.
+    """Returns True if a duty can be closed, which for one without a verdict needs its time to be over.
 
-    Its round ended or began anew; it agreed with a claim that was convicted; or it is silent about one that carries
-    nothing, or of which the merge says whether it was left out.
+    Either its round ended or restarted; or its verdict agreed with a claim that was convicted; or it has no verdict on
+    a claim without a carry, or on one of which the merge shows if it was excluded.
     """
     job, round_ = round_of(ledger, audit)
     claim = round_.claims[duty.slot]
@@ -76,7 +76,7 @@ def decided(ledger: Ledger, audit: AuditLedger, duty: Duty) -> bool:
 
 
 def left_out(round_: RoundLedger, slot: int) -> bool:
-    """Returns True if a slot's claim carries and the merge does without it: nobody owes a word on it."""
+    """Returns True if a slot's claim has a carry and the merge excludes it: no witness owes a verdict on it."""
     return round_.claims[slot].carries and round_.merge_in is not None and not round_.mask >> slot & 1
 
 

@@ -1,9 +1,9 @@
-"""The duties of a witness: what is owed first, then the jobs' lists and draws.
+"""The duties of a witness: first those that are due, then the enrolments and draws of each job.
 
     drawn -> replay S_1 .. S_t* -> commit -> (the owner publishes its list) -> compare -> reveal -> settle
 
-Secrets and what was seen are on disk before anything that relies on them is sent; everything else the chain says again,
-so this may be killed at any line.
+Secrets and observations are on disk before any transaction that relies on them is sent, and the chain has everything
+else: the process may be killed at any line.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from verifier.witness.speaking import Speaker
 
 
 class Duties:
-    """One witness, in every job that draws some."""
+    """Serves as one account's witness in every job that draws some."""
 
     def __init__(
         self, party: Party, journal: Journal, sender: Sender[None], wallet: Wallet, demander: Demander,
         backlog: Backlog, lists: Lists, teller: Teller,
     ) -> None:  # fmt: skip
-        """`backlog`: has suspects replayed to their end, and challenged if they are wrong."""
+        """`backlog` replays suspects to their end, and has them challenged if they are wrong."""
         self._jobs = loaded = LoadedJobs(party, loading.load)
         self._me = party.address
         self._market = party.contracts.market
@@ -53,7 +53,7 @@ class Duties:
         self._sender = sender
         self._backlog = backlog
         self._executor: KeyedExecutor[Trial | Look | Judgement, object] = KeyedExecutor("witness")
-        """One thread: what begins waits until it is free."""
+        """One thread; work is started only while it is free."""
         self._enrolment = Enrolment(party, journal, loaded, self._executor, sender, wallet, teller)
         self._looker = Looker(
             party, journal, loaded, self._executor, self._enrolment, demander, backlog, sender, teller
@@ -65,7 +65,7 @@ class Duties:
         self._settling: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
 
     def step(self, view: MarketView) -> None:
-        """Act on one look at the market."""
+        """Acts on the market at one block."""
         self._take(view)
         # What is owed comes first: a job that is tried takes the worker thread.
         for audit in list(view.ledger.audits.values()):
@@ -79,7 +79,7 @@ class Duties:
                     self._draw(view, job)
 
     def audited(self, record: ClaimRecord, found: Replay) -> None:
-        """Take what the replay of a whole claim showed."""
+        """Takes the result of a claim's full replay."""
         self._speaker.audited(record, found)
 
     def at_rest(self, view: MarketView) -> bool:
@@ -87,12 +87,12 @@ class Duties:
         return not owes(view.ledger, self._me, view.now) and not staked(view.ledger, self._me)
 
     def let_go(self, jobs: Iterable[JobId]) -> None:
-        """Drop what is loaded of these jobs, unless something is looked into now."""
+        """Drops these jobs, unless the worker thread is busy."""
         if not len(self._executor):
             self._jobs.let_go(jobs)
 
     def close(self) -> None:
-        """Stop what is being computed."""
+        """Stops the computations in progress."""
         self._executor.close()
 
     def _take(self, view: MarketView) -> None:
@@ -140,7 +140,7 @@ class Duties:
         self._sender.try_again(key, self._contract.settle(audit.id, i))
 
     def _draw(self, view: MarketView, job: JobLedger) -> None:
-        """Have the job's rounds drawn."""
+        """Opens and draws the audits of the job's rounds."""
         for r in to_draw(view.ledger, job, view.head.number):
             if self._market.phase(job.id, r) == Phase.ATTESTING:
                 attempt = job.rounds[r].attempt
@@ -151,8 +151,8 @@ class Duties:
                     self._sender.try_again(key, self._contract.draw(job.id, r))
 
     def _may_draw(self, view: MarketView, job: JobLedger, r: int, subject: bytes) -> bool:
-        """Tells if it is this account's turn among all that have enrolled; in half of the least time that receipts are
-        given, it is everybody's."""
+        """Tells if it is this account's turn among all enrolled ones to draw; after half of the shortest window for
+        receipts it is everybody's."""
         if self._inclusion is None:
             self._inclusion = self._market.chain_times().inclusion
         stored = self._market.round(job.id, r)

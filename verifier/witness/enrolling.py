@@ -1,7 +1,7 @@
-"""Enrols in jobs that draw witnesses, where this machine can keep up, and retires while this process ends.
+"""Enrols in jobs that draw witnesses, where this machine keeps up, and retires while this process ends.
 
-Who enrols shows the top of a hash chain. Each duty takes one link of it: which step a witness looks up to is decided
-when it enrols, and is known to nobody else until it reveals.
+An enrolment publishes the head of a hash chain. Each duty reveals one link, which determines the step that the witness
+replays to: it is fixed at enrolment, and nobody else knows it before the reveal.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from verifier.staking import Wallet
 from verifier.telling import Teller
 
 LINKS = 4096
-"""Preimages in a hash chain: as many duties."""
+"""Preimages in a hash chain: one for each duty."""
 
 LOAD_SECONDS = Seconds(15)
-"""Chain time until a job that could not be loaded is tried again."""
+"""Chain seconds until a job that could not be loaded is tried again."""
 
 ENROL_SECONDS = Seconds(3)
-"""The same for an enrolment that was sent, or was not due."""
+"""Chain seconds until an enrolment that was sent, or was not due, is considered again."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Work for the worker thread: how fast this machine runs a job."""
+    """Work for the worker thread: to measure how fast this machine runs a job."""
 
     job: JobId
 
 
 class Enrolment:
-    """This account's places on the jobs' lists of witnesses, and the hash chains that it enrolled with."""
+    """Keeps this account on the jobs' lists of witnesses, with the hash chains that it enrolled with."""
 
     def __init__(
         self, party: Party, journal: Journal, jobs: LoadedJobs, executor: KeyedExecutor[Any, Any], sender: Sender[None],
         wallet: Wallet, teller: Teller,
     ) -> None:  # fmt: skip
-        """`executor`: free, it tries jobs."""
+        """`executor` tries jobs while it is free."""
         self._party = party
         self._journal = journal
         self._jobs = jobs
@@ -69,14 +69,15 @@ class Enrolment:
         self._fit: set[JobId] = set()
         """Jobs whose duties this machine can do in time."""
         self._refused: set[JobId] = set()
-        """Those that were told of as refused."""
+        """Jobs whose refusal was printed."""
         self._given_up: set[JobId] = set()
         self._backoff: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         self._ended = Refusals(party.settings.home_dir)
-        """Jobs that ended what ran them; a command clears what is read here."""
+        """Jobs that killed the process running their Programs, until a command clears the refusal."""
 
     def step(self, view: MarketView, job: JobLedger, *, owes: bool) -> None:
-        """Be on a job's list, and off it once it is done or this process ends; `owes`: a duty may need the thread."""
+        """Enrols in a job, or retires once it is done or this process ends. `owes` is True if a duty may need the
+        thread."""
         if view.draining or job.done:
             self._retire(view, job)
             return
@@ -112,17 +113,19 @@ class Enrolment:
                 self._refused.add(job)
                 self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
         except LockstepError as error:
-            log.warning("cannot enrol as a witness of a job yet", job=job.hex(), why=error.message, hint=error.hint)
+            log.warning(
+                "this account cannot enrol as a witness of a job yet", job=job.hex(), why=error.message, hint=error.hint
+            )
             self._backoff.failed(job, view.now, at_most=LOAD_SECONDS)
         except Exception:
             # A defect that a stranger's job found ends the witnessing of that job alone.
-            log.exception("a bug while preparing to witness a job: it is left out", job=job.hex())
+            log.exception("preparing to witness a job failed by a bug: the job is skipped", job=job.hex())
             self._given_up.add(job)
         else:
             self._fit.add(job)
 
     def preimage(self, ledger: Ledger, audit: AuditLedger, i: int) -> Digest:
-        """The link of our chain at a duty's serial."""
+        """Returns the link of this account's hash chain for a duty's serial number."""
         secret = self._journal.secret_of(ledger.heads[audit.state.job, self._party.address])
         if secret is None:
             raise LockstepError(
@@ -132,7 +135,7 @@ class Enrolment:
         return draws.chained(Digest(secret), LINKS - audit.duties[i].serial)
 
     def _try(self, job: JobId, params: JobParams) -> None:
-        """Raises Unfit if this machine is. On the worker thread."""
+        """Raises Unfit if this machine is too slow for a witness's duties. Runs on the worker thread."""
         # INVARIANT: a witness enrols only where its machine can look as far as a duty may ask.
         public = self._jobs.get(job, params, fits=True)
         taken, chain, require = public.job, self._party.chain_pace(), capacity.require_witness

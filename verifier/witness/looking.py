@@ -1,8 +1,7 @@
-"""Looks into a duty: replays its claim up to the step t* that the witness's own secret says, and commits to S_t* and to
-a leaf of it, which the same secret names.
+"""Replays the claim of a duty up to the secret step t*, and commits to S_t* and to a leaf of it.
 
-What was seen, and the salt that hides it, are on disk before the commitment to them is sent. A process that begins anew
-has no state in hand any more: the leaf's way up to its root is kept as well.
+The witness's secret determines both t* and the leaf. The result, and the salt that hides it, are on disk before the
+commitment is sent; the leaf's Merkle proof is kept too, since a restarted process no longer has the state.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from verifier.witness.decide import left_out, round_of
 from verifier.witness.enrolling import LOAD_SECONDS, Enrolment
 
 RETRY_SECONDS = Seconds(3)
-"""Chain time until a duty whose data could not be had is tried again."""
+"""Chain seconds until a duty whose data could not be fetched is tried again."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Look:
-    """Work for the worker thread: a duty to look into."""
+    """Work for the worker thread: the replay for a duty."""
 
     audit: AuditId
     i: int
@@ -57,7 +56,7 @@ class Seen:
 
     roots: tuple[StateRoot, ...]
     u: int
-    """The step whose state the word names."""
+    """The step whose state the verdict commits to."""
     leaf: StateLeaf
     """A leaf of that state."""
     seconds: float
@@ -77,7 +76,7 @@ class CarryMissing(BlobMissing):
 
 
 class Looker:
-    """Looks into own duties and commits to what it saw."""
+    """Replays the claims of own duties and commits to the results."""
 
     def __init__(
         self, party: Party, journal: Journal, jobs: LoadedJobs, executor: KeyedExecutor[Any, Any], enrolment: Enrolment,
@@ -94,12 +93,13 @@ class Looker:
         self._backlog = backlog
         self._backoff: Backoff[Look] = Backoff(LOAD_SECONDS)
         self._asked: set[ClaimId] = set()
-        """Claims whose carry was looked for: it is there, or was demanded."""
+        """Claims whose carry was checked: it is stored, or a demand was considered."""
         self._computing: set[ClaimId] = set()
-        """Claims whose carry is missing, though its owner showed it or none could demand it: it is computed again."""
+        """Claims whose missing carry must be computed again: its owner showed it on chain, or no demand was
+        possible."""
 
     def look(self, view: MarketView, audit: AuditLedger, i: int) -> None:
-        """Commit to what was seen, or begin to look."""
+        """Commits to the kept result of a duty's replay, or starts that replay."""
         seen = self._journal.observation(audit.id, i, audit.state.beacon)
         look = Look(audit.id, i)
         if seen is not None:
@@ -114,14 +114,14 @@ class Looker:
             self._executor.begin(look, partial(self._replay, params, job, round_, record, t, place))
 
     def has_asked(self, view: MarketView, audit: AuditLedger, mine: Sequence[int]) -> bool:
-        """Tells if the carries of these duties' claims were looked for: what is lacking can be demanded only until
-        everybody has given its receipt."""
+        """Tells if the carries of these duties' claims were checked: a missing one can be demanded only until every
+        receipt is given."""
         _, round_ = round_of(view.ledger, audit)
         records = [round_.claims[audit.duties[i].slot] for i in mine if audit.duties[i].status == DutyStatus.DRAWN]
         return all(not record.carries or record.id in self._asked for record in records)
 
     def take(self, view: MarketView, look: Look) -> None:
-        """Keep what was seen, or try again later."""
+        """Keeps the result of a replay, or schedules a retry."""
         audit = view.ledger.audits.get(look.audit)
         try:
             seen: Seen | None = self._executor.take(look)
@@ -163,23 +163,25 @@ class Looker:
         self._teller.tell("looked", audit=audit.id.hex(), duty=i, t=len(seen.roots), seconds=round(seen.seconds, 3))
 
     def _demand(self, record: ClaimRecord) -> None:
-        """Have a claim's owner show the carry that it starts from, or be left out: to compute it again may take as many
-        claims as its period has rounds."""
+        """Demands the carry that a claim starts from, so that its owner shows it or is excluded: computing it again may
+        take as many claims as a carry period has rounds."""
         if not self._demander.demand_carry(record):
             self._computing.add(record.id)
         self._asked.add(record.id)
 
     def _differ(self, audit: AuditLedger, i: int, source: ClaimRecord) -> None:
-        """Differ from a claim that stands on a wrong one, and have that one challenged: both fall together."""
+        """Keeps the verdict "differs" on a claim that starts from a wrong one, and has the wrong one challenged: both
+        fall together."""
         self._backlog.suspect(source)
         self._keep(audit, i, Seen((), 0, StateLeaf(Digest(token_bytes(32))), 0.0))
 
     def _replay(
         self, params: JobParams, job: JobLedger, round_: RoundLedger, record: ClaimRecord, t: int, place: int
     ) -> Seen:
-        """S_1 .. S_t, and the leaf that `place` names. On the worker thread.
+        """Returns S_1 .. S_t, and the leaf at `place`. Runs on the worker thread.
 
-        The leaf is taken here and not where the Programs run: what a stranger wrote learns nothing of a secret.
+        The leaf is taken in this process and not where the Programs run, so that a stranger's code learns nothing of a
+        secret.
         """
         began = time.monotonic()
         public = self._jobs.get(job.id, params)

@@ -1,6 +1,6 @@
-"""Speaks about a duty: compares what was seen with the claim's published list, and reveals that it agrees or differs.
+"""Reveals the verdict on a duty: compares the witness's own states with the claim's published list.
 
-Where the owner withholds its list, the claim is replayed to its end, which decides as well.
+If the owner withholds its list, the claim is replayed to its end, which decides as well.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ log = structlog.get_logger(__name__)
 
 
 class Speaker:
-    """Reveals own verdicts."""
+    """Reveals the verdicts of own duties."""
 
     def __init__(
         self, party: Party, journal: Journal, enrolment: Enrolment, backlog: Backlog, lists: Lists,
         sender: Sender[None], teller: Teller,
     ) -> None:  # fmt: skip
-        """`backlog`: has suspects replayed to their end."""
+        """`backlog` replays suspects to their end."""
         self._party = party
         self._journal = journal
         self._enrolment = enrolment
@@ -47,16 +47,16 @@ class Speaker:
         self._sender = sender
         self._teller = teller
         self._replayed: dict[tuple[ClaimId, TraceRoot], Replay] = {}
-        """Suspects, replayed to their end; one that comes again with another trace is another."""
+        """Full replays of suspects, by claim and trace: a claim that reappears with another trace is replayed again."""
         self._backoff: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
         self._told: set[str] = set()
 
     def audited(self, record: ClaimRecord, found: Replay) -> None:
-        """Keep what the replay of a whole claim showed."""
+        """Keeps the result of a claim's full replay."""
         self._replayed[record.id, record.trace_root] = replace(found, final=None)
 
     def speak(self, view: MarketView, audit: AuditLedger, i: int) -> None:
-        """Reveal, once the list is there or the claim has been replayed to its end without one."""
+        """Reveals the verdict, once the list is available or the claim has been replayed to its end without it."""
         if self._backoff.in_backoff((audit.id, i), view.now):
             return
         try:
@@ -87,7 +87,10 @@ class Speaker:
             listed = None
         except Unreachable as error:
             # INVARIANT: a list that nobody sends keeps no witness silent: its own replay decides as well.
-            log.info("nobody answers for the list of a claim that this account witnesses", why=error.message)
+            log.info(
+                "the store does not answer for the state roots of a claim that this account witnesses",
+                why=error.message,
+            )
             self._backoff.failed((audit.id, i), view.now)
             listed = None
         if listed is None:
@@ -100,7 +103,8 @@ class Speaker:
             self._backlog.suspect(record)
 
     def _without_list(self, view: MarketView, audit: AuditLedger, record: ClaimRecord) -> tuple[StateRoot, ...] | None:
-        """The claim's list as our own full replay has it; None while that is not there, or if the claim is wrong."""
+        """Returns the claim's list from this verifier's own full replay; None while that is not done, or if the claim
+        is wrong."""
         if found := self._replayed.get((record.id, record.trace_root)):
             return tuple(found.held.trace) if found.matches else None
         if view.now >= audit.state.commit_ends + view.params[audit.state.job].windows.audit_seconds // 2:
@@ -111,7 +115,8 @@ class Speaker:
         self, view: MarketView, audit: AuditLedger, i: int, record: ClaimRecord, seen: Observation,
         listed: tuple[StateRoot, ...] | None,
     ) -> None:  # fmt: skip
-        """Agree, with the place of what was seen in the claim's list, or differ."""
+        """Reveals that the witness agrees, with the Merkle proof of its state in the claim's list, or that it
+        differs."""
         proof: tuple[Digest, ...] = ()
         if listed is not None:
             proof = tuple(merkle.proof(merkle.levels([merkle.leaf(root) for root in listed]), seen.u - 1))

@@ -1,1 +1,1 @@
-"""The ground of every part: bytes from outside decoded, settings, this machine's resources, arrays kept at hand."""
+"""Foundations of every package: decoding of untrusted bytes, settings, this machine's resources, caches."""

@@ -1,6 +1,6 @@
-"""Values that a process keeps in memory because they were costly to make, up to a number of bytes.
+"""A cache in memory for values that are costly to compute, bounded in bytes.
 
-Everything here can be made again. What nothing needs any more goes first, then what was used longest ago.
+Every value can be computed again. Values that nothing needs are evicted first, then the least recently used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from lockstep.base.machine import memory
 
 SHARE = 0.25
-"""The share of the machine's memory to use where nobody says how much may be kept."""
+"""The share of the machine's memory that is used by default."""
 
 
 def default_limit() -> int:
@@ -35,15 +35,15 @@ class MemoryCache:
     """A cache bounded in bytes. Safe for threads."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """`limit`: bytes; None: a quarter of the machine's memory."""
+        """`limit` is in bytes; None: a quarter of the machine's memory."""
         self._limit = default_limit() if limit is None else limit
         self._items: OrderedDict[Hashable, _Item] = OrderedDict()
         self._lock = threading.Lock()
         self.used = 0
-        """Bytes."""
+        """Bytes of the cached values."""
 
     def get(self, key: Hashable) -> Any | None:
-        """Returns the value under a key, which is the last to go from now on; None if there is none."""
+        """Returns the value of a key and marks it as most recently used; None if there is none."""
         with self._lock:
             item = self._items.get(key)
             if item is None:
@@ -52,18 +52,18 @@ class MemoryCache:
             return item.value
 
     def __contains__(self, key: Hashable) -> bool:
-        """Tells if something is kept under a key; its turn to go stays what it was."""
+        """Tells if the cache has a key, without marking it as used."""
         return key in self._items
 
     def keys(self) -> list[Hashable]:
-        """Everything that is kept, what was used longest ago first."""
+        """Returns all keys, the least recently used first."""
         with self._lock:
             return list(self._items)
 
     def put(self, key: Hashable, value: Any, size: int, needed: Callable[[], bool] = lambda: False) -> None:
-        """Keep a value; `needed` tells, whenever room is made, if something still waits for it.
+        """Caches a value; `needed` is called on each eviction, and returns True if something still waits for the value.
 
-        The value itself is kept however large it is, until the next one comes.
+        The new value itself is kept however large it is, until the next one is put.
         """
         with self._lock:
             self._drop(key)
@@ -73,7 +73,7 @@ class MemoryCache:
                 self._drop(self._first_to_go(key))
 
     def drop(self, key: Hashable) -> None:
-        """Let go of what is kept under a key, if anything is."""
+        """Drops the value of a key, if there is one."""
         with self._lock:
             self._drop(key)
 
@@ -88,7 +88,7 @@ class MemoryCache:
 
 
 def bytes_of(arrays: Iterable[np.ndarray | None], besides: Iterable[np.ndarray | None] = ()) -> int:
-    """The memory of arrays, each counted once, those of `besides` left out."""
+    """Returns the bytes of distinct arrays, without those in `besides`."""
     known = {id(a) for a in besides}
     distinct = {id(a): a.nbytes for a in arrays if a is not None and id(a) not in known}
     return sum(distinct.values())

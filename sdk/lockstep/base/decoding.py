@@ -29,16 +29,16 @@ from lockstep.protocol.errors import LockstepError, Malformed
 
 T = TypeVar("T")
 Reader = Callable[[Any, str], T]
-"""Takes a decoded value and its place in the text; gives what it must be, or raises Malformed."""
+"""Checks a decoded value at a place in the text and returns it in its final type, or raises Malformed."""
 
 MAX_DEPTH = 32
 """Levels of nesting: the deepest text that Lockstep writes has seven."""
 MAX_ITEMS = 1 << 20
-"""Values in one text, keys included: what small values cost in memory is bounded too."""
+"""The most values in one text, keys included, which bounds the memory of small values too."""
 MAX_FILE_BYTES = 1 << 24
-"""Most of one settings, key or export file."""
+"""The most bytes of a settings, key or export file."""
 MAX_BRACKETS = 128
-"""Opening brackets in a TOML text, and so its depth: its strings are not told apart before it is parsed."""
+"""The most opening brackets in a TOML text, which bounds its depth; brackets in strings count too."""
 U32 = (1 << 32) - 1
 U64 = (1 << 64) - 1
 
@@ -49,7 +49,7 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 @contextmanager
 def refusing(error: type[LockstepError], what: str, hint: str = "") -> Iterator[None]:
-    """Raises `error` where the block raises Malformed; `what` is the thing that does not parse."""
+    """Raises `error` where the block raises Malformed; `what` names the thing that does not parse."""
     try:
         yield
     except Malformed as malformed:
@@ -60,7 +60,7 @@ def refusing(error: type[LockstepError], what: str, hint: str = "") -> Iterator[
 
 
 def from_cbor(data: bytes, most_bytes: int, *, most_items: int = MAX_ITEMS) -> Any:
-    """The value of a DAG-CBOR text, after one pass over its heads."""
+    """Parses a DAG-CBOR text, after one pass over its heads."""
     _require_size(len(data), most_bytes)
     _scan_cbor(data, most_items)
     try:
@@ -74,7 +74,7 @@ def from_cbor(data: bytes, most_bytes: int, *, most_items: int = MAX_ITEMS) -> A
 
 
 def from_json(data: bytes | str, most_bytes: int, *, most_items: int = MAX_ITEMS) -> Any:
-    """The value of a JSON text: every key once, every number finite."""
+    """Parses a JSON text whose keys are unique within each map and whose numbers are finite."""
     text = _decoded(data, most_bytes)
     _scan_json(text, most_items)
     try:
@@ -84,7 +84,7 @@ def from_json(data: bytes | str, most_bytes: int, *, most_items: int = MAX_ITEMS
 
 
 def from_toml(data: bytes | str, most_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
-    """The tables of a TOML text, every number finite."""
+    """Parses a TOML text whose numbers are finite."""
     text = _decoded(data, most_bytes)
     if text.startswith("\ufeff"):
         raise Malformed("it begins with a byte order mark: save it as UTF-8 without one")
@@ -100,7 +100,7 @@ def from_toml(data: bytes | str, most_bytes: int = MAX_FILE_BYTES) -> dict[str, 
 
 
 def file_bytes(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """A file's contents; raises OSError, and Malformed after one byte too many."""
+    """Reads a file of at most `most_bytes`; raises OSError, or Malformed if it is larger."""
     with path.open("rb") as file:
         data = file.read(most_bytes + 1)
     _require_size(len(data), most_bytes)
@@ -146,7 +146,7 @@ def _scan_cbor(data: bytes, most_items: int) -> None:
 
 
 def _head(data: bytes, at: int) -> tuple[int, int, int]:
-    """(major type, argument, where the head ends) of the item at `at`; RFC 8949, section 3."""
+    """Returns (major type, argument, end of the head) of the item at `at`; RFC 8949, section 3."""
     if at >= len(data):
         raise Malformed(f"a value is due after {at} bytes")
     major, short = data[at] >> 5, data[at] & 31
@@ -176,19 +176,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     # INVARIANT: a text has one meaning, whichever of two equal keys a reader takes.
     if len(fields) != len(pairs):
-        raise Malformed("a key stands twice in one map")
+        raise Malformed("one map has the same key twice")
     return fields
 
 
 def _finite(number: str) -> float:
     value = float(number)
     if not isfinite(value):
-        raise Malformed(f"{number[:40]} is no finite number")
+        raise Malformed(f"{number[:40]} is not a finite number")
     return value
 
 
 def _require_shallow(value: object) -> None:
-    """Dotted keys nest without brackets."""
+    """Raises Malformed for a value that is nested too deeply, as dotted keys allow without brackets."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [x for v in level for x in (v.values() if isinstance(v, dict) else v if isinstance(v, list) else ())]
@@ -197,7 +197,7 @@ def _require_shallow(value: object) -> None:
 
 
 def _line(error: Exception) -> str:
-    """The first line of a parser's complaint."""
+    """Returns the first line of a parser's error."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
@@ -205,7 +205,7 @@ def _line(error: Exception) -> str:
 
 
 def anything(value: Any, where: str) -> Any:
-    """Reads whatever the text holds: for people, or for a reader further on."""
+    """Accepts any value."""
     return value
 
 
@@ -217,7 +217,7 @@ def flag(value: Any, where: str) -> bool:
 
 
 def whole(low: int, high: int) -> Reader[int]:
-    """Reads a whole number from `low` to `high`."""
+    """Returns a reader for an integer from `low` to `high`."""
 
     def read(value: Any, where: str) -> int:
         if type(value) is not int:
@@ -252,25 +252,25 @@ def text(most: int = 1 << 12) -> Reader[str]:
             raise Malformed(f"{where} has {len(value)} characters, at most {most} are read")
         # JSON can name a lone half of a surrogate pair.
         if any("\ud800" <= c <= "\udfff" for c in value):
-            raise Malformed(f"{where} is no text")
+            raise Malformed(f"{where} is not text")
         return value
 
     return read
 
 
 def one_of(*words: str) -> Reader[str]:
-    """Reads one of these words."""
+    """Returns a reader for one of these words."""
 
     def read(value: Any, where: str) -> str:
         if not isinstance(value, str) or value not in words:
-            raise Malformed(f"{where} is none of {', '.join(words)}")
+            raise Malformed(f"{where} is not one of {', '.join(words)}")
         return value
 
     return read
 
 
 def hexes(length: int | None, *, bare: bool = False) -> Reader[bytes]:
-    """Reads `length` bytes (None: any number) in hex after 0x, which `bare` allows to be left away."""
+    """Returns a reader for `length` bytes (None: any number) in hex after 0x, which is optional with `bare`."""
     count = "*" if length is None else f"{{{length}}}"
     form = re.compile(f"{'(?:0x)?' if bare else '0x'}((?:[0-9a-fA-F]{{2}}){count})")
     due = "hex" if length is None else f"{length} bytes of hex"
@@ -333,7 +333,7 @@ def table(
 
 
 def either(first: Reader[Any], second: Reader[Any]) -> Reader[Any]:
-    """Reads what `first` takes, or else what `second` does."""
+    """Returns a reader that accepts what `first` accepts, or otherwise what `second` does."""
 
     def read(value: Any, where: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Times as people write them: 90, 90s, 10m, 2h, 14d.
+"""Parses and formats durations: 90, 90s, 10m, 2h, 14d.
 
 >>> seconds_of("2h", "TIME")
 7200
@@ -18,15 +18,17 @@ _DURATION = re.compile(r"(\d{1,9})\s*([smhd]?)", re.ASCII)
 
 
 def seconds_of(text: str, name: str) -> Seconds:
-    """The time that a person wrote for `name`; raises UsageError."""
+    """Parses a duration, given for `name`; raises UsageError."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
-        raise UsageError(f"{name} is {text!r}, which is no time", hint="seconds, or 90s, 10m, 2h, 14d")
+        raise UsageError(
+            f"{name} is {text!r}, which is not a duration", hint="give seconds, or write 90s, 10m, 2h or 14d"
+        )
     return Seconds(int(found[1]) * _UNITS[found[2]])
 
 
 def readable_seconds(seconds: float) -> str:
-    """A span as people read it, in its two largest units: 3 d 4 h, 12 min 5 s, 0.8 s."""
+    """Formats a duration in its two largest units: 3 d 4 h, 12 min 5 s, 0.8 s."""
     if seconds < 10:
         return f"{seconds:.2g} s"
     left = round(seconds)

@@ -1,10 +1,10 @@
-"""Files that are whole or not there, whenever the process or the machine stops.
+"""Writes files atomically, whenever the process or the machine stops.
 
 write_atomically:  a file beside it -> fsync -> rename -> fsync of the folder
-remove_partials:   what killed processes left of that in a folder that its caller holds
-written_alone:     a file beside it that several processes may want to write, locked while one does
-remove_unlocked:   what killed processes left of that
-open_to_others:    whether somebody else of this machine reaches one
+remove_partials:   removes partial files of killed processes from a folder that the caller holds
+written_alone:     a file that several processes may write, locked by one of them
+remove_unlocked:   removes such files of killed processes
+open_to_others:    tells if another user of this machine can reach a file
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import BinaryIO
 from lockstep.protocol.errors import DoctorError, UsageError
 
 _PARTIAL = re.compile(r"\..+\.([0-9]+)-[0-9a-f]{8}", re.ASCII)
-"""Names of `write_atomically`'s partial files, with the writer's process id. No other name is taken for one: a home may
-be a folder that other programs write to."""
+"""Names of `write_atomically`'s partial files, with the writer's process id. The pattern is strict, since a home may be
+a folder that other programs write to."""
 
 
 def write_atomically(
     path: Path, chunks: Iterable[bytes | bytearray | memoryview], *, mode: int = 0o666, sync: bool = True
 ) -> int:
-    """Writes `chunks` to `path` so that it holds all of them or what it held before; returns their size in bytes.
+    """Writes `chunks` to `path` so that the file has all of them or its old contents; returns their size in bytes.
 
-    `mode`: the file's from its first byte on, less the umask. The bytes are on disk when this returns, but not without
-    `sync`, which guards against a killed process alone. UsageError if the folder cannot be written, DoctorError if the
-    disk is full.
+    `mode` is the file's mode, less the umask, from its first byte on. With `sync` the bytes are durable when this
+    returns; without it the file survives a killed process only. UsageError if the folder cannot be written, DoctorError
+    if the disk is full.
     """
     size = 0
     try:
@@ -63,8 +63,8 @@ def write_atomically(
 
 
 def remove_partials(folder: Path, *, held_by: str) -> None:
-    """Removes what killed writers left in `folder` and below it. Its caller holds `folder` alone, by a lock on the file
-    `held_by` in it; a folder below that has such a file belongs to somebody else, and is left as it is."""
+    """Removes partial files of killed writers in `folder` and below. The caller holds `folder` by a lock on the file
+    `held_by` in it; a subfolder with such a file has another owner and is skipped."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not os.path.exists(os.path.join(place, name, held_by))]
         for name in files:
@@ -75,7 +75,7 @@ def remove_partials(folder: Path, *, held_by: str) -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Tells if another process has this id. In a container a killed writer had the id that this process has now."""
+    """Tells if another process has this id. In a container, a killed writer may have had this process's own id."""
     if pid == os.getpid():
         return False
     try:
@@ -89,8 +89,8 @@ def _lives(pid: int) -> bool:
 
 @contextmanager
 def written_alone(part: Path) -> Iterator[BinaryIO]:
-    """A file open for reading and writing, mode 0600, empty, locked until the end; waits for another process that has
-    it. The lock ends with its holder, however that ends. Raises OSError."""
+    """Opens a new empty file for reading and writing, mode 0600, and locks it until the end; waits for another process
+    that holds the lock. The lock ends with its process. Raises OSError."""
     while True:
         with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -103,7 +103,7 @@ def written_alone(part: Path) -> Iterator[BinaryIO]:
 
 
 def remove_unlocked(parts: Iterable[Path]) -> None:
-    """Removes files of `written_alone` whose writers were killed: nobody holds their lock."""
+    """Removes the files of `written_alone` whose writers were killed, which nobody holds locked."""
     for part in parts:
         with suppress(FileNotFoundError, BlockingIOError), open(part, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +120,7 @@ def sync_folder(folder: Path) -> None:
 
 
 SECRETS = Path("/run/secrets")
-"""A container's own: whoever is in it is the program, and what mounts it there gives it mode 0444."""
+"""A container's folder of secrets, mounted with mode 0444; only the program runs in the container."""
 OTHERS_FILES, OTHERS_FOLDERS = 0o066, 0o011
 
 

@@ -1,4 +1,4 @@
-"""Text for terminals and logs, in which a stranger may have had a word: no control character does anything there.
+"""Escapes control characters in text for terminals and logs, part of which may come from a stranger.
 
 >>> legible("x\\x1b]52;c;cm0=\\x07 and\\n\\x1b[32mok")
 'x\\\\x1b]52;c;cm0=\\\\x07 and\\n\\x1b[32mok'
@@ -12,23 +12,24 @@ import re
 
 _COLOUR = r"\x1b\[[0-9;]{0,32}m"
 _CONTROL = re.compile(f"({_COLOUR})|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Colours, or what moves the cursor, sets a title, fills a clipboard, turns the direction of writing."""
+"""Colours, and control sequences: cursor, title, clipboard, direction of writing."""
 _ANY = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def legible(text: str) -> str:
-    """The text with its lines and colours; every other control character is spelled out."""
+    """Returns the text with its lines and colours; all other control characters are escaped."""
     # INVARIANT: no text of a stranger commands a terminal.
     return _CONTROL.sub(lambda found: found[1] or _spelled(found[0]), text)
 
 
 def on_one_line(text: str) -> str:
-    """The text with every control character spelled out: nothing in it looks like a line of its own."""
+    """Returns the text with every control character escaped, so that it is a single line."""
     return _ANY.sub(lambda found: _spelled(found[0]), text)
 
 
 def indented(text: str) -> str:
-    """Legible, its second and later lines set in, so that none looks like a line of Lockstep's."""
+    """Returns the text with control characters escaped and later lines indented, so that none looks like a line of
+    Lockstep."""
     return legible(text).replace("\n", "\n    ")
 
 

@@ -1,4 +1,4 @@
-"""The C library of this process, for what Python does not call itself. It keeps the error number of each thread."""
+"""Loads the C library, for functions that Python does not expose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 @cache
 def libc() -> ctypes.CDLL:
-    """The library, opened once; `ctypes.get_errno` tells why a call failed."""
+    """Returns the C library, opened once; `ctypes.get_errno` returns the calling thread's error number."""
     found = ctypes.CDLL(None, use_errno=True)
     number, place = ctypes.c_int, ctypes.c_void_p
     # An offset of 64 bits, as on every system that this runs on.

@@ -1,4 +1,4 @@
-"""Lines that a program prints: JSON on stdout, one object each; what a person is told, on stderr."""
+"""A program's output: JSON on stdout, one object a line; messages for people on stderr."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from lockstep.base.redaction import scrubbed
 
 
 def event(name: str, /, **fields: Any) -> None:
-    """Print one line of a stream of events (docs/programs.md)."""
+    """Prints one event as a line of JSON (docs/programs.md)."""
     write({"event": name, **fields})
 
 
 def write(line: dict[str, Any]) -> None:
-    """Print one line of JSON; `lockstep schema` says what may stand in it."""
+    """Prints one line of JSON; `lockstep schema` prints its schema."""
     put(json.dumps(line, default=str))
 
 
 def put(text: str) -> None:
-    """Print text on stdout."""
+    """Prints text on stdout."""
     # INVARIANT: no key of a URL reaches stdout or stderr.
     print(legible(scrubbed(text)), flush=True)
 
 
 def say(message: str) -> None:
-    """Tell a person about progress, on stderr."""
+    """Prints a message about progress on stderr."""
     print(legible(scrubbed(message)), file=sys.stderr, flush=True)

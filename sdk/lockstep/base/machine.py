@@ -19,7 +19,7 @@ from lockstep.protocol.errors import LockstepError, Unfit, Unreachable
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 UNWRITTEN = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_CANTOPEN}
-"""SQLite's errors for a file that cannot grow, or one beside it that cannot be made."""
+"""SQLite's errors on a full disk: a file cannot grow, or a temporary one cannot be created."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Memory:
 
     total: int
     available: int
-    """The memory that can still be taken without swapping: at most `total`."""
+    """The bytes that can still be allocated without swapping, at most `total`."""
     where: str = "this machine"
-    """The memory's owner, as people read it; a device has its own."""
+    """The memory's owner in messages: this machine, or a device."""
 
     def require(self, needed: int, present: int = 0) -> None:
-        """Raises Unfit unless `needed` bytes are there, of which this process holds `present` already."""
+        """Raises Unfit unless `needed` bytes are available; `present` of them are already allocated to this process."""
         # INVARIANT: no job is begun that this memory cannot hold.
         if needed > self.total or needed - present > self.available:
             raise Unfit(
@@ -46,7 +46,7 @@ class Memory:
 
 
 def memory(root: Path = Path("/")) -> Memory:
-    """Returns the memory that this process may take. `root`: the parent of /proc and /sys."""
+    """Returns the memory that this process may use. `root` is the parent of /proc and /sys."""
     physical = _meminfo(root / "proc/meminfo")
     total, available = physical["MemTotal"], physical["MemAvailable"]
     for limit, used in _limits(root):
@@ -56,19 +56,20 @@ def memory(root: Path = Path("/")) -> Memory:
 
 @contextmanager
 def room_on_disk() -> Iterator[None]:
-    """Turns a full disk into `Unreachable`: whoever waits for a chain that does not answer waits for room, too."""
+    """Turns a full disk into `Unreachable`, so that a process waits for space as it does for a chain that does not
+    answer."""
     try:
         yield
     except (OSError, sqlite3.Error, LockstepError) as error:
         if not is_full(error):
             raise
         raise Unreachable(
-            "nothing can be written: the disk is full", "free some space: it goes on by itself"
+            "nothing can be written: the disk is full", "free some disk space: the process continues by itself"
         ) from error
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Returns True if the error comes of a full disk, which passes; one told to people has it as its cause."""
+    """Returns True if a full disk, a temporary condition, is the error or its cause."""
     if isinstance(error, LockstepError):
         return isinstance(error.__cause__, OSError) and is_full(error.__cause__)
     if isinstance(error, sqlite3.Error):
@@ -77,7 +78,7 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def readable(count: int) -> str:
-    """Bytes as people read them, in powers of ten: 41.2 GB."""
+    """Formats bytes in powers of ten: 41.2 GB."""
     for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -95,9 +96,9 @@ def _meminfo(path: Path) -> dict[str, int]:
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, what cannot be reclaimed of it) of every cgroup that this process is in, of either version.
+    """Yields (limit, unreclaimable use) in bytes of every cgroup of this process, of either version.
 
-    A container sees its own group as the root of the hierarchy: a path that is not there is looked for above.
+    A container sees its own group as the root of the hierarchy: a path that does not exist is looked up in its parents.
     """
     mount = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():

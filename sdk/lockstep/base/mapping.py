@@ -1,6 +1,6 @@
-"""Files mapped into memory that no open file stands behind: what a process keeps mapped takes none of its descriptors.
+"""Maps files into memory without keeping a descriptor open.
 
-`mmap.mmap` keeps a descriptor of its own for as long as the mapping lives, and a process has few of them.
+`mmap.mmap` keeps a descriptor for as long as the mapping lives, and a process has few of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAILED = ctypes.c_void_p(-1).value
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A file as it was when it was mapped."""
+    """A file's identity and size when it was mapped."""
 
     path: str
     device: int
@@ -31,14 +31,14 @@ class MappedFile:
 
 
 _FILES: dict[int, MappedFile] = {}
-"""The files that are mapped to be read, whole: by the address of their first byte."""
+"""By address of the first byte: the files that are mapped as a whole for reading."""
 
 
 def mapped(handle: int, size: int, *, writes: bool = False) -> np.ndarray:
-    """The first `size` bytes of an open file, mapped for as long as anything views them; the caller closes the file.
+    """Maps the first `size` bytes of an open file for as long as an array views them; the caller closes the file.
 
-    `writes`: what is written there is the file's. Raises OSError if the system maps nothing more, ValueError if the
-    file is shorter.
+    With `writes`, writes to the array change the file. Raises OSError if the system refuses the mapping, ValueError if
+    the file is shorter.
     """
     if size > os.fstat(handle).st_size:
         raise ValueError(f"{size} bytes are more than the file has")
@@ -57,8 +57,8 @@ def mapped(handle: int, size: int, *, writes: bool = False) -> np.ndarray:
 
 
 def file_of(array: np.ndarray[Any, Any]) -> int | None:
-    """An open file, to be read and closed by the caller, whose bytes are the array's and nothing else; None if it lies
-    in no mapped file, or the file is not there any more under its name."""
+    """Opens the file whose bytes are exactly the array's, which the caller closes; None if the array is not a whole
+    mapped file, or the file no longer exists under its name."""
     known = _FILES.get(array.ctypes.data)
     if known is None or known.size != array.nbytes or not array.flags.c_contiguous:
         return None

@@ -18,13 +18,13 @@ WIDTH, HEIGHT, MARGIN = 480, 160, 28
 
 
 def table(title: str, rows: Sequence[tuple[str, object]]) -> str:
-    """Names and values, a row each."""
+    """Returns an HTML table of names and values."""
     body = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in rows)
     return f"<table><caption>{_text(title)}</caption>{body}</table>"
 
 
 def curve(points: Sequence[tuple[float, float, str]], title: str) -> str:
-    """An SVG of points (x, y, what each is); those that are no numbers are left out."""
+    """Returns an SVG of points (x, y, label); points that are not finite are left out."""
     known = [p for p in points if math.isfinite(p[1])]
     if not known:
         return f"<p>{_text(title)}: nothing to draw yet</p>"
@@ -47,9 +47,10 @@ def curve(points: Sequence[tuple[float, float, str]], title: str) -> str:
 
 
 def in_place() -> Callable[[str], None] | None:
-    """Returns a function that shows HTML in a notebook's cell, each time in the place of the last; None outside one.
+    """Returns a function that shows HTML in a notebook's cell, replacing what it showed before; None outside a
+    notebook.
 
-    IPython is never imported for it: in a notebook it is there.
+    IPython is never imported for it: in a notebook it is loaded already.
     """
     shell: Any = sys.modules.get("IPython")
     running = None if shell is None else shell.get_ipython()

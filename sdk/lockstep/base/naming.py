@@ -17,9 +17,9 @@ from lockstep.protocol.types import Address
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 LEAST_DIGITS = 6
-"""The fewest hex digits by which people name an id."""
+"""The fewest hex digits that identify an id on the command line."""
 SHOWN_DIGITS = 8
-"""The hex digits of an id that a line for people shows."""
+"""The number of hex digits of an id that messages show."""
 JOBS_SHOWN = "`lockstep train list` shows every job"
 CLAIMS_SHOWN = "`lockstep train watch JOB` shows the claims of a job"
 GAMES_SHOWN = "`lockstep dispute list --all` shows every game"
@@ -49,17 +49,19 @@ def short(value: object) -> str:
 
 
 def digits_of(text: str, what: str, hint: str) -> str:
-    """Parses a person's id as lower-case hex digits; raises UsageError if it is none."""
+    """Parses the first digits of an id into lower-case hex; raises UsageError for anything else."""
     digits = text.lower().removeprefix("0x")
     if not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digits):
-        raise UsageError(f"{text!r} is no {what}", hint=f"{LEAST_DIGITS} hex digits of its id at least; {hint}")
+        raise UsageError(
+            f"{text!r} is not the id of a {what}", hint=f"give at least {LEAST_DIGITS} hex digits of the id; {hint}"
+        )
     return digits
 
 
 def identified(text: str, known: Iterable[bytes], what: str, hint: str) -> bytes:
-    """The id of 32 bytes that a person named by its first hex digits; raises UsageError, NotFoundError.
+    """Returns the 32-byte id that begins with these hex digits; raises UsageError, NotFoundError.
 
-    `what` it is an id of, `hint`: where ids are shown.
+    `what` is the kind of id, and `hint` tells where ids are listed.
     """
     digits = digits_of(text, what, hint)
     found = sorted({value for value in known if value.hex().startswith(digits)})
@@ -83,7 +85,7 @@ def address_of(text: str, name: str, *, hint: str = "") -> Address:
 
     also = f"; {hint}" if hint else ""
     if _ADDRESS.fullmatch(text) is None:
-        raise UsageError(f"{name} is {text!r}, which is no address", hint=f"0x and 40 hex digits{also}")
+        raise UsageError(f"{name} is {text!r}, which is not an address", hint=f"write 0x and 40 hex digits{also}")
     checksummed, digits = to_checksum_address(text), text[2:]
     # INVARIANT: an address with a mistyped digit is refused where its capitals are a checksum (EIP-55).
     if text != checksummed and digits not in (digits.lower(), digits.upper()):
@@ -95,7 +97,7 @@ def address_of(text: str, name: str, *, hint: str = "") -> Address:
 
 
 def refuse_unknown(given: Iterable[str], known: Collection[str], where: str) -> None:
-    """Raises UsageError for the first name that is not known, `where` it stands, with the nearest one."""
+    """Raises UsageError for the first unknown name, with its place `where` and the nearest known name."""
     for name in given:
         if name not in known:
             raise UsageError(f"{where}: nothing is called {name!r}", hint=nearest(name, known))

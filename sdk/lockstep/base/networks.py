@@ -46,12 +46,12 @@ def local_folder() -> Path:
 
 
 def local_file() -> Path:
-    """The entry of the local market; it is there while the market is up."""
+    """Returns the path of the local market's entry, a file that exists while that market runs."""
     return local_folder() / "network.toml"
 
 
 def values_of(name: str, role: str) -> dict[str, str]:
-    """The settings that a network stands for, with a role's own home; raises UsageError."""
+    """Returns the settings of a network, with the role's own home; raises UsageError."""
     file = local_file() if name == LOCAL else config_folder() / "networks.toml"
     tables = _read(file)
     if name == LOCAL and not tables:
@@ -62,22 +62,22 @@ def values_of(name: str, role: str) -> dict[str, str]:
 
 
 def _read(file: Path) -> dict[str, dict[str, str]]:
-    """Every network of a file; none if there is no file."""
+    """Returns every network of a file; none if the file does not exist."""
     try:
         found = from_toml(file_bytes(file))
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}", hint="mend or remove the file") from error
+        raise UsageError(f"{file} cannot be read: {error.strerror}", hint="repair or remove the file") from error
     except Malformed as error:
-        raise UsageError(f"{file} cannot be read: {error.message}", hint="mend or remove the file") from error
+        raise UsageError(f"{file} cannot be read: {error.message}", hint="repair or remove the file") from error
     for name, table in found.items():
         if not isinstance(table, dict):
-            raise UsageError(f"{file}: {name!r} stands outside of a network", hint="begin with a line [NAME]")
+            raise UsageError(f"{file}: {name!r} belongs to no network", hint="put a line [NAME] before it")
         refuse_unknown(table, FIELDS, f"{file}, [{name}]")
         for key, text in table.items():
             if not isinstance(text, str):
-                raise UsageError(f"{file}, [{name}]: {key} is {text!r}", hint="a text in quotes")
+                raise UsageError(f"{file}, [{name}]: {key} is {text!r}", hint="write it as a string in quotes")
     return found
 
 

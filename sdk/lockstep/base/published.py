@@ -25,10 +25,10 @@ from lockstep.protocol.errors import Unreachable, UsageError
 PATH = "/api/v1/network"
 MAX_BYTES = 1 << 16
 ANSWER_SECONDS = 10.0
-"""For the whole answer, from the request to its last byte."""
+"""Seconds for a whole answer, from the request to its last byte."""
 MOST_URLS = 8
 GATEWAY = "gateway+"
-"""Before a gateway's URL, where stores are named (`storage.open_store`). A coordinator is one itself."""
+"""The prefix of a gateway's URL in a list of stores (`storage.open_store`). A coordinator is a gateway too."""
 _DOCUMENT = table(
     {
         "deployment": mapping(either(text(), whole(0, U64))),
@@ -44,7 +44,7 @@ def is_url(network: str) -> bool:
 
 
 def on_loopback(url: str) -> bool:
-    """Tells if a URL's host is the machine that asks."""
+    """Tells if a URL's host is this machine."""
     try:
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ip_address(host).is_loopback
@@ -54,9 +54,9 @@ def on_loopback(url: str) -> bool:
 
 @cache
 def values_of(url: str, folder: Path) -> dict[str, str]:
-    """The settings that a coordinator's URL stands for; the deployment's file goes into `folder`.
+    """Returns the settings that a coordinator publishes; writes the deployment's file into `folder`.
 
-    "rpc" is lacking where the coordinator publishes none. Asked once per process. Raises UsageError, Unreachable,
+    "rpc" is missing if the coordinator publishes none. Requested once per process. Raises UsageError, Unreachable,
     DoctorError.
     """
     url = url.rstrip("/")

@@ -18,7 +18,7 @@ SECRET_CHARACTERS = 6
 """A part of a URL that is shorter is a word of its path ("v3", "rpc"), and no key."""
 
 _secrets: dict[str, str] = {}
-"""By text that must not be shown: what is shown instead."""
+"""By secret text: its replacement in output."""
 
 
 def urls_of(text: str) -> list[str]:
@@ -27,7 +27,7 @@ def urls_of(text: str) -> list[str]:
 
 
 def redacted(url: str) -> str:
-    """The scheme, host and port of a URL, or of each URL of a comma-separated list: all that may be shown of it."""
+    """Returns only the scheme, host and port of a URL, or of each URL in a comma-separated list; the rest is secret."""
     if len(urls := urls_of(url)) > 1:
         return ", ".join(redacted(each) for each in urls)
     try:
@@ -42,7 +42,7 @@ def redacted(url: str) -> str:
 
 
 def hide(url: str) -> None:
-    """From now on `scrubbed` takes out a URL's path, query and user info, or those of each URL of a list."""
+    """Makes `scrubbed` remove a URL's path, query and user info from now on, or those of each URL of a list."""
     for each in urls_of(url):
         shown = redacted(each)
         if shown != NO_URL and each.rstrip("/") == shown:
@@ -60,7 +60,8 @@ def hide(url: str) -> None:
 
 
 def spellings_of(secret: bytes) -> frozenset[str]:
-    """The ways in which text may hold a password or a key: as it is, in hex, base64, a URL, JSON, HTML, as a number."""
+    """Returns the forms in which text may contain a password or a key: plain, hex, base64, in a URL, JSON, HTML, as a
+    number."""
     spelled = {secret.hex(), secret.hex().upper(), str(int.from_bytes(secret, "big"))}
     for before in range(3):
         # Within a longer text in base64 it begins at one of three places; what mixes with its neighbours is left out.
@@ -75,7 +76,7 @@ def spellings_of(secret: bytes) -> frozenset[str]:
 
 
 def scrubbed(text: str) -> str:
-    """The text without what was given to `hide`."""
+    """Returns the text without the secrets that were given to `hide`."""
     # The longest first: a whole URL is shown by its host, and not with a hole in it.
     for secret in sorted(_secrets, key=len, reverse=True):
         if secret in text:

@@ -26,9 +26,9 @@ from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, Usag
 from lockstep.protocol.types import Wei
 
 DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
-"""The names of the devices that compute (`numerics.devices`)."""
+"""The valid names of devices that compute (`numerics.devices`)."""
 FINALITIES = ("latest", "safe", "finalized")
-"""The blocks that nodes name; "safe" and "finalized" are the chain's own word."""
+"""Block tags that nodes know; the chain itself determines "safe" and "finalized"."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Settings:
     coordinator: str
     threads: int
     listen_seconds: int
-    """Chain time that a home which cannot know what its key signed listens for; 0: not at all."""
+    """Chain seconds for which a home that cannot know what its key signed listens; 0: it does not listen."""
     memory_mib: int = 0
     """The limit on the memory of claims under a game; 0: a quarter of the machine's."""
     disk_mib: int = 16_384
@@ -52,7 +52,7 @@ class Settings:
     cache_mib: int = 65_536
     """The limit on blobs in the user's cache, which all processes share."""
     rpc_check: str = field(default="", repr=False)
-    """URLs, by commas, of the provider that must agree with `rpc`; "": nobody checks it."""
+    """URLs, by commas, of a second provider that must agree with `rpc`; "": no check."""
     device: str = "auto"
     """"auto", "cpu", "cuda:N" or "emulated"."""
     max_memory_mib: int = 0
@@ -69,8 +69,8 @@ class Settings:
     """"40 gwei": the most that is paid for a unit of gas, tip included; what would cost more waits. Empty: the highest
     fee that any job refunds."""
     max_tip: str = ""
-    """"2 gwei": the most of it that a block's proposer gets, half of it at first; empty: 1 gwei, more for what is
-    stuck."""
+    """"2 gwei": the most of the fee that goes to a block's proposer, half of it at first; empty: 1 gwei, more for a
+    stuck transaction."""
     finality: str = "3"
     """The part of the chain that a role relies on: "latest", "safe", "finalized", or a number of blocks behind the
     latest. A worker commits to a claim once the block that drew its seed is in it: no reorganisation then makes the
@@ -79,29 +79,30 @@ class Settings:
     hours: str = ""
     """"22-6": the local hours in which a worker joins rounds; empty: always."""
     download_mbit: int = 100
-    """Mbit a second that a worker's line brings, in which a round's payloads must be there in time; 0: any."""
+    """A worker's download bandwidth in Mbit per second, at which a round's payloads must arrive in time; 0:
+    unlimited."""
     max_unpaid: int = 3
-    """The rounds of a requester in which a worker's work was public and not paid, until no job of it is joined; every
-    ten that were paid forgive one. 0: any number."""
+    """The number of a requester's rounds in which a worker's work was public and unpaid, from which no more of its jobs
+    are joined; ten paid rounds offset one. 0: no limit."""
 
     @property
     def path(self) -> str:
-        """The path for `paths.compile`: the device that was chosen, or the processor's widest kernels."""
+        """The path for `paths.compile`: the selected device, or the processor's widest kernels."""
         return "auto" if self.device in ("auto", "cpu") else self.device
 
     @property
     def finality_told(self) -> str:
-        """The finality as people read it: "finalized", or "3 blocks deep"."""
+        """The finality in words: "finalized", or "3 blocks deep"."""
         return f"{self.finality} blocks deep" if self.finality.isdigit() else self.finality
 
     @property
     def max_fee_wei(self) -> Wei | None:
-        """The bound on what is paid for a unit of gas; None: the highest fee that any job refunds."""
+        """The bound on the price per gas, in wei; None: the highest fee that any job refunds."""
         return fee_of(self.max_fee, "max_fee") if self.max_fee else None
 
     @property
     def max_tip_wei(self) -> Wei | None:
-        """The bound on the tip for a unit of gas; None: none of its own."""
+        """The bound on the tip per gas, in wei; None: no separate bound."""
         return fee_of(self.max_tip, "max_tip") if self.max_tip else None
 
     @property
@@ -116,7 +117,7 @@ class Settings:
 
     @property
     def download_bytes(self) -> int | None:
-        """Bytes a second that a worker's line brings; None: any, as where content lies in a folder of this machine."""
+        """A worker's download bandwidth in bytes per second; None: unlimited, as for content in a local folder."""
         if not self.download_mbit or self.storage.startswith("dir://"):
             return None
         return self.download_mbit * 10**6 // 8
@@ -191,16 +192,16 @@ DEFAULTS: dict[str, Any] = {
 
 
 RENAMED = {"confirmations": "finality"}
-"""Settings of an earlier version, whose homes still name them, by what they are called now."""
+"""Old names of settings, which existing homes may still use, with their new names."""
 FOLDER_FILE = "lockstep.toml"
 NETWORK = "network"
-"""Names a market (`base.networks`, `base.published`), which stands for several settings."""
+"""The setting that names a market (`base.networks`, `base.published`), which stands for several settings."""
 
 
 def resolve(role: str = "requester", **flags: Any) -> Settings:
-    """Settings from flags (None = not given), LOCKSTEP_*, ./lockstep.toml, the network, config.toml, defaults.
+    """Resolves settings from flags (None = not given), LOCKSTEP_*, ./lockstep.toml, the network, config.toml, defaults.
 
-    `role` is whose home a network names. Raises UsageError.
+    `role` selects the home that a network names. Raises UsageError.
     """
     config = networks.config_folder() / "config.toml"
     sources: list[dict[str, Any]] = [
@@ -225,12 +226,12 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
         except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"{name} is {value!r}", hint=f"{name} must be of type {type(default).__name__}") from error
     if values["threads"] < 1:
-        raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
+        raise UsageError(f"threads is {values['threads']}", hint="use at least 1")
     if values["listen_seconds"] < 0:
-        raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="0 does not listen at all")
+        raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="give 0 (no listening) or more")
     for name in ("memory_mib", "disk_mib", "cache_mib", "max_memory_mib", "download_mbit", "max_unpaid"):
         if values[name] < 0:
-            raise UsageError(f"{name} is {values[name]}", hint="not negative")
+            raise UsageError(f"{name} is {values[name]}", hint="give 0 or more")
     for name in ("max_fee", "max_tip"):
         if values[name]:
             fee_of(values[name], name)
@@ -238,17 +239,20 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
     if values["device"] == "cuda":
         values["device"] = "cuda:0"
     if not DEVICE.fullmatch(values["device"]):
-        raise UsageError(f"device is {values['device']!r}", hint="auto, cpu, cuda:0, cuda:1, ..., or emulated")
+        raise UsageError(f"device is {values['device']!r}", hint="use auto, cpu, cuda:0, cuda:1, ..., or emulated")
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
-        raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
+        raise UsageError(
+            f"coordinator is {values['coordinator']!r}",
+            hint="give an http(s) URL, or leave it empty: no coordinator is needed",
+        )
     hide(f"{values['rpc']},{values['rpc_check']}")
     return Settings(**values)
 
 
 def folder_settings(home: str | None = None) -> dict[str, Any]:
-    """The settings of the folder's own file; raises UsageError for a name that nothing has, or one that needs trust.
+    """Reads the settings of the folder's own file; raises UsageError for an unknown name, or for one that needs trust.
 
-    `home`: the home that the command names.
+    `home` is the home that the command names.
     """
     path = Path(FOLDER_FILE)
     data, values = read_settings(path)
@@ -258,7 +262,7 @@ def folder_settings(home: str | None = None) -> dict[str, Any]:
 
 
 def _renamed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by their names of today; one that stands there under both keeps today's value."""
+    """Returns the settings under their new names; a value under the new name wins."""
     return {RENAMED[name]: value for name, value in given.items() if name in RENAMED} | {
         name: value for name, value in given.items() if name not in RENAMED
     }
@@ -270,17 +274,17 @@ def finality_of(text: str) -> str:
     # Ten digits would be more blocks than any chain has.
     if said in FINALITIES or re.fullmatch(r"\d{1,9}", said, re.ASCII):
         return said
-    raise UsageError(f"finality is {text!r}", hint=f"{nearest(said, FINALITIES)}; or a number of blocks")
+    raise UsageError(f"finality is {text!r}", hint=f"{nearest(said, FINALITIES)}; or give a number of blocks")
 
 
 def named_network() -> str | None:
-    """The network that `--network` or the environment names (cli/main.py hands the one on by the other)."""
+    """Returns the network that `--network` or the environment names (cli/main.py passes the option on in the
+    environment)."""
     return os.environ.get(f"LOCKSTEP_{NETWORK.upper()}") or None
 
 
 def _network(sources: list[dict[str, Any]], role: str) -> dict[str, str]:
-    """Returns the values of the named network; the local market's if none was named, it is up, and nobody said where
-    another is."""
+    """Returns the settings of the named network; the local market's if it runs and no setting names another market."""
     name = next((str(source[NETWORK]) for source in sources if NETWORK in source), "")
     if published.is_url(name):
         return _published(name, sources)
@@ -291,7 +295,8 @@ def _network(sources: list[dict[str, Any]], role: str) -> dict[str, str]:
 
 
 def _published(url: str, sources: list[dict[str, Any]]) -> dict[str, str]:
-    """Returns what a coordinator publishes; raises UsageError if nobody says where its chain is."""
+    """Returns the settings that a coordinator publishes; raises UsageError if no source has the chain's RPC
+    endpoint."""
     found = published.values_of(url, cache_directory() / "deployments")
     if "rpc" not in found and not any("rpc" in source for source in sources):
         raise UsageError(
@@ -301,13 +306,13 @@ def _published(url: str, sources: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def cache_location() -> Path:
-    """Returns the place of the user's cache, there or not; `LOCKSTEP_CACHE` names another."""
+    """Returns the path of the user's cache, existing or not; `LOCKSTEP_CACHE` names another."""
     named = os.environ.get("LOCKSTEP_CACHE")
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("lockstep"))
 
 
 def cache_directory() -> Path:
-    """The user's cache, made if need be; raises DoctorError unless it is the user's alone."""
+    """Returns the user's cache, created if necessary; raises DoctorError unless only the user can access it."""
     path = cache_location()
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -321,18 +326,19 @@ def cache_directory() -> Path:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A settings file's contents, {} if there is none; raises UsageError if it cannot be read."""
+    """Reads a settings file; {} if it does not exist. Raises UsageError if it cannot be read."""
     return read_settings(path)[1]
 
 
 def read_settings(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """A settings file's text and contents, both empty if there is none; raises UsageError if it cannot be read."""
+    """Reads a settings file's text and contents, both empty if it does not exist. Raises UsageError if it cannot be
+    read."""
     if not path.exists():
         return b"", {}
     try:
         data = file_bytes(path)
         return data, from_toml(data)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="mend or remove the file") from error
+        raise UsageError(f"{path} cannot be read: {error}", hint="repair or remove the file") from error
     except Malformed as error:
-        raise UsageError(f"{path} cannot be read: {error.message}", hint="mend or remove the file") from error
+        raise UsageError(f"{path} cannot be read: {error.message}", hint="repair or remove the file") from error

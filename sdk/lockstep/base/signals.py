@@ -7,7 +7,7 @@ import threading
 
 
 def stop_by_signals(stop: threading.Event, *numbers: signal.Signals) -> None:
-    """These signals set `stop` from here on; a second one raises KeyboardInterrupt."""
+    """Makes SIGTERM and SIGINT set `stop`; a second signal raises KeyboardInterrupt."""
 
     def told_to_stop(number: int, frame: object) -> None:
         if stop.is_set():
@@ -19,10 +19,10 @@ def stop_by_signals(stop: threading.Event, *numbers: signal.Signals) -> None:
 
 
 def ignore_stops() -> None:
-    """Ignore SIGTERM and SIGINT from here to the exit.
+    """Ignores SIGTERM and SIGINT until the process exits.
 
-    While the interpreter ends it puts the defaults back, and whoever said stop twice would see a process that was
-    through end as if killed. What is ignored stays ignored.
+    The interpreter restores the default handlers at its end, and a second signal then would make a finished process
+    look killed. An ignored signal stays ignored.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)

@@ -1,8 +1,7 @@
-"""Trust in the `lockstep.toml` of a folder: in a cloned example it would choose keys, chain and money.
+"""Trust in the `lockstep.toml` of a folder, which could choose keys, chain and money in a cloned example.
 
-A file may set what costs its user nothing (HARMLESS), and everything in a folder that its user has named as the home:
-the keys are those that lie there. For the rest its user has read it and said so (`lockstep trust`), of the file as it
-was.
+A file may set what costs its user nothing (HARMLESS), and everything in a folder that the user has named as the home,
+whose keys lie there. For the rest, the user must have accepted this exact file (`lockstep trust`).
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from lockstep.protocol.errors import UsageError
 
 HARMLESS = frozenset({"threads", "device", "memory_mib", "disk_mib", "cache_mib", "max_memory_mib"})
 MOST = 1024
-"""Files that are remembered; the oldest is forgotten."""
+"""The most files that are remembered; the oldest is dropped."""
 
 
 def require(path: Path, data: bytes, values: Mapping[str, Any], home: str) -> None:
-    """Raises UsageError if a file sets more than is harmless and nobody has trusted it.
+    """Raises UsageError if a file sets more than is harmless and the user has not trusted it.
 
-    `home`: the home that the command or the environment names, else the user's default one; never the file's own word.
+    `home` is the home that the command or the environment names, or the default one; never the one that the file names.
     """
     grave = sorted(set(values) - HARMLESS)
     if not grave or _is_home(path, home) or _line(path, data) in _lines():
         return
     # INVARIANT: no file that came with a folder decides over a user's keys, chain or money, whatever home it names.
     raise UsageError(
-        f"{path} of this folder sets {', '.join(grave)}, and nobody has said that it may",
+        f"{path} of this folder sets {', '.join(grave)}, and this folder is not trusted",
         hint="read it, then `lockstep trust`; or work in another folder",
     )
 
 
 def accept(path: Path, data: bytes) -> None:
-    """From now on the file's settings are taken, as long as it stays as it is."""
+    """Trusts the file's settings as long as its contents do not change."""
     folder = config_folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     place = str(path.resolve())

@@ -1,1 +1,1 @@
-"""The chain: contracts, events, transactions, keys, devnet."""
+"""Access to the chain: contracts, events, transactions, keys, a local chain."""

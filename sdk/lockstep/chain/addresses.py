@@ -1,4 +1,4 @@
-"""The contracts' addresses: one small file that every process is given."""
+"""The file of the contracts' addresses, which every process reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILE = table({"chain_id": whole(0, U64), **dict.fromkeys(CONTRACTS, account)}, 
 
 @dataclass(frozen=True)
 class Addresses:
-    """One deployment on one chain."""
+    """The contract addresses of one deployment on one chain."""
 
     chain_id: int
     token: Address
@@ -31,19 +31,19 @@ class Addresses:
     availability: Address
     witnesses: Address
     block: int = 0
-    """The deployment's block: events are read from here on."""
+    """The block of the deployment, from which events are read."""
 
     def text(self) -> str:
-        """The file's contents."""
+        """Returns the file's contents."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     def save(self, path: Path) -> None:
-        """Writes JSON, whole or not at all. Raises UsageError, DoctorError."""
+        """Writes the file atomically, as JSON. Raises UsageError, DoctorError."""
         write_atomically(path, [self.text().encode()])
 
     @classmethod
     def load(cls, path: str | Path) -> Addresses:
-        """Reads what `save` wrote; `~` is the user's home. Raises `NotFoundError` or `UsageError`."""
+        """Reads a file that `save` wrote; expands `~`. Raises `NotFoundError` or `UsageError`."""
         file = Path(path).expanduser()
         try:
             return cls.loads(file_bytes(file))
@@ -52,7 +52,7 @@ class Addresses:
         except OSError as failure:
             raise UsageError(f"{file} cannot be read: {failure.strerror}", HINT) from failure
         except Malformed as failure:
-            raise UsageError(f"{file} is no deployment: {failure.message}", HINT) from failure
+            raise UsageError(f"{file} is not a deployment: {failure.message}", HINT) from failure
 
     @classmethod
     def loads(cls, data: bytes) -> Addresses:

@@ -1,7 +1,7 @@
-"""Answers of an RPC endpoint, which is a stranger: one bounded text, and of each method the fields that are read here.
+"""Validates the answers of an untrusted RPC endpoint: bounds their size, and keeps only the fields that are read.
 
-`framed` gives the fields of JSON-RPC, `result` those of a method; fields that nobody reads are dropped, so that web3
-formats nothing else. Whatever is of another form is Malformed, and so a failure of its endpoint.
+`framed` returns the fields of JSON-RPC, `result` those of a method; all other fields are dropped, so that web3 formats
+nothing else. An answer of another form raises Malformed, which counts as a failure of its endpoint.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from lockstep.base.decoding import (
 from lockstep.protocol.errors import Malformed
 
 MAX_ANSWER_BYTES = 1 << 25
-"""One answer, unpacked: some 50,000 logs."""
+"""The largest answer after decompression, in bytes: some 50,000 logs."""
 MAX_LOGS = 1 << 17
 MAX_TEXT = 1 << 10
-"""Characters of an error's message that are kept."""
+"""The most characters that are kept of an error's message."""
 LAST_SECOND = (1 << 40) - 1
-"""The end of a chain's time, after 34,000 years."""
+"""The largest timestamp that is accepted, in seconds: 34,000 years."""
 
 Answer = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ _RETURNED = re.compile(r"(?:Reverted )?(0x(?:[0-9a-fA-F]{2})*)")
 
 
 def framed(data: bytes) -> Answer:
-    """The fields `jsonrpc`, `id` and either `result` or `error` of an answer. Raises Malformed."""
+    """Parses an answer into the fields `jsonrpc`, `id` and either `result` or `error`. Raises Malformed."""
     told = from_json(data, MAX_ANSWER_BYTES)
     if not isinstance(told, dict):
         raise Malformed("no JSON-RPC")
@@ -54,7 +54,7 @@ def framed(data: bytes) -> Answer:
 
 
 def result(method: str, value: Any) -> Any:
-    """The result of a method, of the form that the method has. Raises Malformed."""
+    """Validates the result of a method, and returns the fields of it that are read. Raises Malformed."""
     reader = RESULTS.get(method)
     return value if reader is None else reader(value, method)
 
@@ -65,8 +65,9 @@ _REVERTS: ContextVar[bool] = ContextVar("reverts", default=True)
 
 @contextmanager
 def awaiting(values: Callable[[bytes], object], *, reverts: bool = True) -> Iterator[None]:
-    """Until its end, `eth_call` reads values: what `values` refuses by Malformed, and an error that is none of the
-    called code's, are failures of the endpoint. `reverts`: the code may revert; where it cannot, that is one, too."""
+    """Within the block, `values` validates the result of each `eth_call`: if it raises Malformed, or if the node's
+    error is not the called code's, the endpoint has failed. `reverts` is True if the code may revert; if not, a revert
+    is a failure too."""
     tokens = _AWAITED.set(values), _REVERTS.set(reverts)
     try:
         yield
@@ -76,24 +77,24 @@ def awaiting(values: Callable[[bytes], object], *, reverts: bool = True) -> Iter
 
 
 def awaited() -> bool:
-    """Returns True if values are read by the calls of now."""
+    """Returns True within a block of `awaiting`."""
     return _AWAITED.get() is not None
 
 
 def may_revert() -> bool:
-    """Returns False if the code that is called now has no way to revert."""
+    """Returns False if the code that is being called cannot revert."""
     return _REVERTS.get()
 
 
 def called(answer: str) -> None:
-    """Reads the values that a call returned, if any are awaited. Raises Malformed."""
+    """Validates the values that a call returned, within a block of `awaiting`. Raises Malformed."""
     values = _AWAITED.get()
     if values is not None:
         values(bytes.fromhex(answer[2:]))
 
 
 def _error(told: Any) -> dict[str, Any]:
-    """Code, message, and the bytes that a call returned, as a map: web3 reads maps alone without parsing them."""
+    """Returns an error's code, message and revert data as a map, the only form that web3 does not parse further."""
     error = told if isinstance(told, dict) else {"message": told}
     code, message, data = error.get("code"), error.get("message"), error.get("data")
     if isinstance(data, dict):  # Ganache
@@ -107,7 +108,7 @@ def _error(told: Any) -> dict[str, Any]:
 
 
 def _line(message: Any) -> str:
-    """A message without the characters that a terminal would obey."""
+    """Returns a message without control characters, shortened to MAX_TEXT."""
     told = message if isinstance(message, str) else "" if message is None else repr(message)
     return "".join(c if c.isprintable() else " " for c in told[:MAX_TEXT]).strip()
 
@@ -116,7 +117,7 @@ def _line(message: Any) -> str:
 
 
 def _number(most: int) -> Reader[Any]:
-    """Reads a number from 0 to `most`, in hex or not."""
+    """Returns a reader for a number from 0 to `most`, in hex or decimal."""
     inside = whole(0, most)
 
     def read(value: Any, where: str) -> Any:
@@ -138,7 +139,7 @@ def _as_is(reader: Reader[Any]) -> Reader[Any]:
 
 
 def _fields(required: Mapping[str, Reader[Any]], optional: Mapping[str, Reader[Any]] | None = None) -> Reader[Any]:
-    """Reads these fields of a map, and drops the others, and the `optional` ones that are null."""
+    """Returns a reader for a map with these fields, which drops all others, and the `optional` ones that are null."""
     beside = optional or {}
 
     def read(value: Any, where: str) -> dict[str, Any]:
@@ -201,4 +202,4 @@ RESULTS: dict[str, Reader[Any]] = {
     "eth_getTransactionReceipt": either(nothing, _receipt),
     "eth_sendRawTransaction": _word,
 }
-"""By method; what is not here belongs to a local node, which its user started."""
+"""A reader for each method's result; methods without one belong to a local node, which its user started."""

@@ -1,4 +1,4 @@
-"""The committed artifacts: ABI and bytecode by contract name (tools/build_contracts.py writes them)."""
+"""The committed artifacts of the contracts, ABI and bytecode by name, which tools/build_contracts.py writes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Artifact:
     name: str
     abi: list[dict[str, Any]]
     bytecode: str
-    """Creation code, 0x-prefixed hexadecimal; a library's address is missing where `links` says."""
+    """Creation code, 0x-prefixed hexadecimal, with placeholders for the libraries' addresses at `links`."""
     links: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Library name -> byte offsets of its address in the creation code."""
     runtime: str = "0x"
-    """The code that lies on a chain, zeros where an immutable's value stands."""
+    """The code on chain, with zeros in the place of immutables."""
     runtime_links: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Library name -> byte offsets of its address in the runtime code."""
     immutables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Name -> byte offsets of its 32-byte value in the runtime code."""
 
     def linked(self, libraries: Mapping[str, str]) -> str:
-        """The creation code with the libraries' addresses (0x...) in it."""
+        """Returns the creation code, linked with the libraries' addresses (0x...)."""
         code = self.bytecode[2:]
         for name, offsets in self.links.items():
             for at in offsets:
@@ -46,17 +46,17 @@ class Artifact:
 
     @property
     def runtime_bytes(self) -> int:
-        """The size of the contract's code on a chain, which EIP-170 bounds."""
+        """The size of the contract's code on chain, which EIP-170 bounds."""
         return len(self.runtime) // 2 - 1
 
     def entries(self, kind: str) -> dict[str, dict[str, Any]]:
-        """The ABI's functions, events or errors by name; no contract here overloads a name."""
+        """Returns the ABI's functions, events or errors by name; no contract overloads a name."""
         return {entry["name"]: entry for entry in self.abi if entry["type"] == kind}
 
 
 @cache
 def load(name: str) -> Artifact:
-    """The artifact of a contract named in NAMES."""
+    """Loads the artifact of a contract named in NAMES."""
     value = json.loads(resources.files(__package__).joinpath("abi", f"{name}.json").read_text())
     links = {
         library: tuple(place["start"] for place in places)
@@ -77,12 +77,12 @@ def verification() -> dict[str, Any]:
 
 
 def snake(name: str) -> str:
-    """traceRoot -> trace_root: Solidity's names in Python's hand."""
+    """Converts a Solidity name to snake case: traceRoot -> trace_root."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().removesuffix("_")
 
 
 def abi_type(entry: dict[str, Any]) -> str:
-    """The canonical type of an ABI input: tuples written out, as selectors and decoders want it."""
+    """Returns the canonical type of an ABI input, with tuples expanded, as selectors and decoders need it."""
     kind: str = entry["type"]
     if not kind.startswith("tuple"):
         return kind
@@ -90,22 +90,22 @@ def abi_type(entry: dict[str, Any]) -> str:
 
 
 def signature(entry: dict[str, Any]) -> str:
-    """name(type,type,...)."""
+    """Returns the signature of an ABI entry: name(type,type,...)."""
     return f"{entry['name']}({','.join(abi_type(part) for part in entry['inputs'])})"
 
 
 def selector(entry: dict[str, Any]) -> bytes:
-    """The first four bytes of the data of a call, or of a revert."""
+    """Returns the selector of a function or an error, the first four bytes of its call or revert data."""
     return keccak(signature(entry).encode())[:4]
 
 
 @cache
 def functions(contract: str) -> dict[bytes, dict[str, Any]]:
-    """The ABI's functions by selector."""
+    """Returns the functions of a contract's ABI by selector."""
     return {selector(entry): entry for entry in load(contract).entries("function").values()}
 
 
 @cache
 def function(contract: str, name: str) -> dict[str, Any]:
-    """The ABI's entry of a function."""
+    """Returns the ABI entry of a function."""
     return load(contract).entries("function")[name]

@@ -1,4 +1,5 @@
-"""Typed wrappers: reads return the protocol's values, writes return a `Call` for the outbox to send."""
+"""Typed wrappers of the contracts: reads return the protocol's values, writes return a `Call` for the outbox to
+send."""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ GAS = {
     "Witnesses.settle": 6_000_000,
 }
 GAS_DEFAULT = 800_000
-"""Limits, not estimates: with them a transaction may follow in the same block as the one that it depends on."""
+"""Default gas limit of a call. It is no estimate, so a transaction can be sent in the block of one that it depends
+on."""
 
 NEVER_REVERT = frozenset({
     "StakeVault.free", "StakeVault.credits", "StakeVault.unbonding", "StakeVault.lockOf", "StakeVault.totalEscrow",
@@ -104,30 +106,30 @@ NEVER_REVERT = frozenset({
     "JobMarket.rewound", "JobMarket.inclusionSeconds", "JobMarket.censorSeconds", "Availability.demand",
     "Availability.keptSeed",
 })  # fmt: skip
-"""Views that read what is stored, whatever they are asked for."""
+"""Views that only read storage, and succeed for any argument."""
 
 
 def _somebody(address: str) -> Address | None:
-    """An address that a table holds; None where it holds none."""
+    """Converts a stored address; None for the zero address."""
     return Address(address) if int(address, 16) else None
 
 
 @dataclass(frozen=True)
 class Call:
-    """A transaction not yet signed: what the outbox takes."""
+    """An unsigned transaction, which the outbox signs and sends."""
 
     to: Address
-    """Empty: a contract is created."""
+    """The recipient; empty if the transaction creates a contract."""
     data: bytes
     gas: int
-    """The limit; what is not used is not paid."""
+    """The gas limit; unused gas is not paid."""
     label: str
     """Contract.function, for messages and gas tables."""
     value: int = 0
 
 
 class Contract:
-    """One deployed contract, by its committed ABI."""
+    """Calls one deployed contract by its committed ABI."""
 
     def __init__(self, w3: Web3, address: Address, artifact: str) -> None:
         self.w3 = w3
@@ -135,7 +137,7 @@ class Contract:
         self.artifact = artifacts.load(artifact)
 
     def call(self, function: str, *arguments: Any, gas: int | None = None) -> Call:
-        """The transaction that runs `function`; dataclass arguments stand for structs."""
+        """Returns the transaction that calls `function`; a dataclass argument is encoded as a struct."""
         label = f"{self.artifact.name}.{function}"
         return Call(self.address, self._data(function, arguments), gas or GAS.get(label, GAS_DEFAULT), label)
 
@@ -174,7 +176,8 @@ class Contract:
         return found[0] if len(found) == 1 else found
 
     def arguments_of(self, data: bytes) -> dict[str, Any]:
-        """A call's arguments by name. Raises `ValueError` for data that no function here takes."""
+        """Decodes a call's data into its arguments by name. Raises `ValueError` if no function of the contract accepts
+        the data."""
         entry = artifacts.functions(self.artifact.name).get(data[:4])
         if entry is None:
             raise ValueError(f"{self.artifact.name} has no function 0x{data[:4].hex()}")
@@ -182,14 +185,14 @@ class Contract:
         return {part["name"]: value for part, value in zip(entry["inputs"], values, strict=True)}
 
     def _data(self, function: str, arguments: Sequence[Any]) -> bytes:
-        """Selector and arguments; web3's own way looks through the whole ABI for a function at each call."""
+        """Encodes selector and arguments; web3's own encoder searches the whole ABI at each call."""
         entry = artifacts.function(self.artifact.name, function)
         return artifacts.selector(entry) + self.w3.codec.encode(_types(entry["inputs"]), [_plain(a) for a in arguments])
 
 
 def _answer(w3: Web3, called: dict[str, Any], block: int | str) -> bytes:
-    """Returns what `w3.eth.call` would, which walks through the request four times. A URL that an answer names
-    (EIP-3668) is not asked."""
+    """Returns the bytes that `w3.eth.call` would, without its repeated passes over the request. Does not follow a URL
+    in the answer (EIP-3668)."""
     from web3._utils.error_formatters_utils import raise_contract_logic_error_on_revert as reverted
     from web3.types import RPCEndpoint
 
@@ -203,7 +206,7 @@ def _types(parts: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _read(part: dict[str, Any], value: Any) -> Any:
-    """An answer's value, with every address in its checksummed form."""
+    """Converts a decoded value, with every address in checksummed form."""
     from eth_utils.address import to_checksum_address
 
     kind: str = part["type"]
@@ -216,13 +219,13 @@ def _read(part: dict[str, Any], value: Any) -> Any:
 
 
 class Token(Contract):
-    """The ERC-20 of price, stake and bonds."""
+    """The ERC-20 token of prices, stakes and bonds."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "TestToken")
 
     def balance_of(self, account: Address) -> Wei:
-        """Tokens held, in the smallest unit."""
+        """Returns the account's balance, in wei."""
         return Wei(self.read("balanceOf", account))
 
     def allowance(self, owner: Address, spender: Address) -> Wei:
@@ -238,13 +241,13 @@ class Token(Contract):
         return self.call("transfer", to, amount, gas=120_000)
 
     def mint(self, to: Address, amount: Wei) -> Call:
-        """Test token only: anybody mints."""
+        """Mints test tokens; anybody may."""
         return self.call("mint", to, amount, gas=120_000)
 
     def sign_permit(
         self, account: LocalAccount, spender: Address, amount: Wei, deadline: Seconds
     ) -> tuple[int, int, bytes, bytes]:
-        """(deadline, v, r, s) of an ERC-2612 permit by `account`; the deadline is chain time."""
+        """Returns (deadline, v, r, s) of an ERC-2612 permit signed by `account`; the deadline is chain time."""
         _, name, version, chain_id, contract, _, _ = self.read("eip712Domain")
         signed = account.sign_typed_data(
             domain_data={"name": name, "version": version, "chainId": chain_id, "verifyingContract": contract},
@@ -269,13 +272,13 @@ class Token(Contract):
 
 
 class Vault(Contract):
-    """StakeVault: stake, locks, credits."""
+    """The contract StakeVault: stakes, locks, credits."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "StakeVault")
 
     def free(self, account: Address) -> Wei:
-        """Stake that nothing has locked."""
+        """Returns the account's stake that nothing has locked."""
         return Wei(self.read("free", account))
 
     def credits(self, account: Address) -> Wei:
@@ -283,21 +286,21 @@ class Vault(Contract):
         return Wei(self.read("credits", account))
 
     def unbonding(self, account: Address) -> tuple[Wei, Seconds]:
-        """(amount, chain time from which it can be withdrawn)."""
+        """Returns (amount, chain time from which it can be withdrawn)."""
         amount, available_at = self.read("unbonding", account)
         return Wei(amount), Seconds(available_at)
 
     def lock_of(self, key: bytes) -> Lock | None:
-        """The lock under a ClaimId or GameId; None if there is none."""
+        """Returns the lock with this key (a ClaimId or GameId); None if there is none."""
         account, amount, keeper = self.read("lockOf", key)
         return Lock(account, Wei(amount), Keeper(keeper)) if int(account, 16) else None
 
     def total_escrow(self) -> Wei:
-        """Escrow of all jobs that is neither paid nor refunded."""
+        """Returns the escrow of all jobs that is neither paid nor refunded."""
         return Wei(self.read("totalEscrow"))
 
     def unbond_seconds(self) -> Seconds:
-        """The unbonding delay of this deployment."""
+        """Returns the deployment's unbonding delay."""
         return Seconds(self.read("unbondSeconds"))
 
     def may_act(self, account: Address, actor: Address) -> bool:
@@ -305,55 +308,57 @@ class Vault(Contract):
         return bool(self.read("mayAct", account, actor))
 
     def delegate_of(self, account: Address) -> Address:
-        """Returns the address that also moves and signs for the account; the zero address if there is none."""
+        """Returns the address that may play games and sign receipts for the account; the zero address if there is
+        none."""
         return Address(self.read("delegateOf", account))
 
     def owner_of(self, account: Address) -> Address | None:
-        """The owner, which alone unbonds and is paid what leaves the vault for the account; None: the account."""
+        """Returns the account's owner, which alone may unbond and receives withdrawals; None if the account has no
+        owner."""
         return _somebody(self.read("ownerOf", account))
 
     def proposed_owner_of(self, account: Address) -> Address | None:
-        """Whom the account's owner has offered it to."""
+        """Returns the account to which ownership is offered, if any."""
         return _somebody(self.read("proposedOwnerOf", account))
 
     def deposit(self, amount: Wei) -> Call:
-        """Stakes tokens that were approved for the vault."""
+        """Deposits approved tokens as stake."""
         return self.call("deposit", amount, gas=250_000)
 
     def deposit_with_permit(self, amount: Wei, permit: tuple[int, int, bytes, bytes]) -> Call:
-        """Stakes in one transaction; `permit` from `Token.sign_permit` for the vault."""
+        """Deposits tokens as stake in one transaction, with a `permit` from `Token.sign_permit` for the vault."""
         return self.call("depositWithPermit", amount, *permit, gas=350_000)
 
     def request_unbond(self, amount: Wei) -> Call:
-        """Starts the delay for `amount` of free stake."""
+        """Starts the unbonding delay for `amount` of free stake."""
         return self.call("requestUnbond", amount, gas=150_000)
 
     def withdraw_unbonded(self) -> Call:
-        """Pays unbonded stake out."""
+        """Withdraws unbonded stake."""
         return self.call("withdrawUnbonded", gas=150_000)
 
     def withdraw(self) -> Call:
-        """Pays credits out."""
+        """Withdraws credits."""
         return self.call("withdraw", gas=150_000)
 
     def burn(self) -> Call:
-        """Pushes what was burned to the burn address."""
+        """Sends burned tokens to the burn address."""
         return self.call("burn")
 
     def register_node(self, key: bytes) -> Call:
-        """Announces the account's ed25519 key (32 bytes)."""
+        """Registers the account's ed25519 node key (32 bytes)."""
         return self.call("registerNode", key, gas=100_000)
 
     def set_delegate(self, delegate: Address) -> Call:
-        """Names who may post game moves for the caller."""
+        """Sets the account that may play games and sign receipts for the caller."""
         return self.call("setDelegate", delegate, gas=120_000)
 
     def set_owner(self, owner: Address) -> Call:
-        """Names the caller's owner, once and at once."""
+        """Sets the caller's owner, once and with immediate effect."""
         return self.call("setOwner", owner, gas=120_000)
 
     def request_unbond_for(self, account: Address, amount: Wei) -> Call:
-        """The owner starts the delay for `amount` of the account's free stake."""
+        """Starts the unbonding delay for `amount` of the account's free stake, as its owner."""
         return self.call("requestUnbondFor", account, amount, gas=150_000)
 
     def withdraw_unbonded_for(self, account: Address) -> Call:
@@ -365,20 +370,20 @@ class Vault(Contract):
         return self.call("withdrawFor", account, gas=150_000)
 
     def set_delegate_for(self, account: Address, delegate: Address) -> Call:
-        """The owner names who may post game moves for the account."""
+        """Sets the account that may play games and sign receipts for `account`, as its owner."""
         return self.call("setDelegateFor", account, delegate, gas=120_000)
 
     def propose_owner(self, account: Address, owner: Address) -> Call:
-        """Offers the account to another owner; the zero address: to nobody any more."""
+        """Offers ownership of the account to another account; the zero address withdraws the offer."""
         return self.call("proposeOwner", account, owner, gas=120_000)
 
     def accept_owner(self, account: Address) -> Call:
-        """Takes the account that was offered to the caller."""
+        """Accepts ownership that was offered to the caller."""
         return self.call("acceptOwner", account, gas=120_000)
 
 
 class Market(Contract):
-    """JobMarket: jobs, rounds, claims; a method for each function of the contract."""
+    """The contract JobMarket: jobs, rounds, claims; one method for each function."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "JobMarket")
@@ -386,12 +391,12 @@ class Market(Contract):
     # -- reads
 
     def job(self, job: JobId, block: int | str = "latest") -> JobState:
-        """The books of a job; status NONE if it does not exist."""
+        """Returns the stored state of a job; its status is NONE if the job does not exist."""
         requester, status, *rest = self.read("job", job, block=block)
         return JobState(requester, JobStatus(status), *rest)
 
     def params(self, job: JobId) -> JobParams:
-        """Returns the parameters that the job fixed for ever."""
+        """Returns the immutable parameters of a job."""
         spec, genesis, schedule, windows, merge, prices, roles = self.read("params", job)
         return JobParams(
             SpecRef(*spec),
@@ -404,25 +409,25 @@ class Market(Contract):
         )
 
     def round(self, job: JobId, r: int, block: int | str = "latest") -> Round:
-        """The round as stored; `phase` says what time has made of it. Who reads both names one block: else a seed may
-        be drawn between the two."""
+        """Returns the round as stored; `phase` adds the effect of time. A caller of both passes the same block, since a
+        seed may be drawn between two reads."""
         phase, *rest = self.read("round", job, r, block=block)
         value = Round(Phase(phase), *rest)
         value.named = (value.named[0], value.named[1])
         return value
 
     def phase(self, job: JobId, r: int, block: int | str = "latest") -> Phase:
-        """The round's phase at the block's time."""
+        """Returns the round's phase at the block's time."""
         return Phase(self.read("phase", job, r, block=block))
 
     def claim(self, claim: ClaimId, block: int | str = "latest") -> Claim:
-        """The claim, VOID once its round is; status NONE if it does not exist."""
+        """Returns the claim, with status VOID if its round is void and NONE if it does not exist."""
         value = Claim(*self.read("claim", claim, block=block))
         value.status = ClaimStatus(value.status)
         return value
 
     def claim_id_of(self, job: JobId, r: int, slot: int = MERGE_SLOT) -> ClaimId:
-        """The id of a slot's claim in the current attempt, or of the standing merge (zero if none)."""
+        """Returns the id of a slot's claim in the current attempt, or of the standing merge (zero if there is none)."""
         return ClaimId(self.read("claimIdOf", job, r, slot))
 
     def merger_of(self, job: JobId, r: int, block: int | str = "latest") -> Address:
@@ -446,7 +451,7 @@ class Market(Contract):
         return bool(self.read("rewound", audit))
 
     def chain_times(self) -> ChainTimes:
-        """Returns the times that this deployment promises of its chain."""
+        """Returns the bounds on inclusion and censorship times that this deployment assumes of its chain."""
         return ChainTimes(Seconds(self.read("inclusionSeconds")), Seconds(self.read("censorSeconds")))
 
     def bond_of(self, job: JobId) -> Wei:
@@ -454,7 +459,7 @@ class Market(Contract):
         return Wei(self.read("bondOf", job))
 
     def facts_of(self, claim: ClaimId, t: int, carried: Sequence[Digest] = ()) -> Facts:
-        """Returns the facts that are certain of transition t of a claim."""
+        """Returns the facts that the contract itself knows of transition t of a claim."""
         return Facts(*self.read("factsOf", claim, t, list(carried)))
 
     # -- the requester
@@ -470,7 +475,7 @@ class Market(Contract):
         return self.call("createWithPermit", params, nonce, escrow, *permit)
 
     def cancel(self, job: JobId) -> Call:
-        """Stops new rounds, refunds what no round in flight has reserved."""
+        """Cancels a job: no new round starts, and escrow that no round in flight has reserved is refunded."""
         return self.call("cancel", job, gas=200_000)
 
     # -- anyone
@@ -484,23 +489,23 @@ class Market(Contract):
         return self.call("seal", job, r)
 
     def attest(self, job: JobId, r: int, receipts: Sequence[Receipt]) -> Call:
-        """Hands in receipts; the first of each speaker counts."""
+        """Submits receipts; the first of each speaker counts."""
         return self.call("attest", job, r, [_plain(given) for given in receipts], gas=150_000 + 150_000 * len(receipts))
 
     def freeze(self, job: JobId, r: int, bodies: Sequence[Body]) -> Call:
-        """Fixes the accepted claims and the merge's input; `bodies` of the revealed slots, in order."""
+        """Fixes the accepted claims and the merge's input; `bodies` are those of the revealed slots, in order."""
         return self.call("freeze", job, r, [_plain(body) for body in bodies])
 
     def finalize(self, job: JobId, r: int) -> Call:
-        """Pays a round that nobody can overturn any more."""
+        """Pays out a round that can no longer be overturned."""
         return self.call("finalize", job, r)
 
     def release(self, job: JobId, r: int) -> Call:
-        """Gives back the stakes of a VOID round."""
+        """Returns the stakes of a void round."""
         return self.call("release", job, r)
 
     def finish(self, job: JobId) -> Call:
-        """Refunds what is left."""
+        """Ends a job and refunds the remaining escrow."""
         return self.call("finish", job, gas=250_000)
 
     # -- workers, aggregator
@@ -510,19 +515,19 @@ class Market(Contract):
         return self.call("join", job, r, slot, gas=400_000)
 
     def leave(self, job: JobId, r: int, slot: int) -> Call:
-        """Gives a slot back in the first half of the join window."""
+        """Gives up a slot in the first half of the join window."""
         return self.call("leave", job, r, slot, gas=200_000)
 
     def commit(self, job: JobId, r: int, slot: int, commitment: Digest) -> Call:
-        """Binds the caller to its claim without showing it."""
+        """Commits the caller to its claim without revealing it."""
         return self.call("commit", job, r, slot, commitment, gas=200_000)
 
     def reveal(self, job: JobId, r: int, slot: int, opened: Reveal) -> Call:
-        """Opens the commitment."""
+        """Reveals the committed claim."""
         return self.call("reveal", job, r, slot, opened, gas=500_000)
 
     def merge(self, job: JobId, r: int, out: StateRoot, out2: StateRoot, checkpoint_cid: str, rounds: int = 0) -> Call:
-        """Claims the merge; locks mergeStake, and the pay of `rounds` later rounds, which may start on it."""
+        """Claims the merge; locks mergeStake, and the pay of `rounds` later rounds that may start on it."""
         return self.call("merge", job, r, out, out2, checkpoint_cid.encode(), rounds)
 
     def back(self, job: JobId, r: int, rounds: int) -> Call:
@@ -531,21 +536,21 @@ class Market(Contract):
 
 
 class GameContract(Contract):
-    """DisputeGame, by its ABI: `call` and `read` with the contract's own names."""
+    """The contract DisputeGame by its ABI: `call` and `read` take the contract's own names."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "DisputeGame")
 
     def defending(self, account: Address) -> int:
-        """Games that the account defends, on whatever claims."""
+        """Returns the number of games that the account defends."""
         return int(self.read("defending", account))
 
 
 class Precommitted(Contract):
-    """A contract that pays for what is shown to it, once its sender has committed to the very call."""
+    """A contract that rewards a call only if its sender has committed to exactly that call in an earlier block."""
 
     def committed_at(self, digest: Digest) -> int:
-        """The block in which a digest was first committed; 0 if it was not."""
+        """Returns the block in which a digest was first committed; 0 if it was not."""
         return int(self.read("committedAt", digest))
 
     def commit(self, digests: Sequence[Digest]) -> Call:
@@ -553,38 +558,39 @@ class Precommitted(Contract):
         return self.call("commit", list(digests))
 
     def committed(self, me: Address, calls: Sequence[Call]) -> Call | None:
-        """The commitment that is still to be sent before `calls` can be; None once it is mined."""
+        """Returns the commitment that must be mined before `calls` can be sent; None once it is."""
         digests = [digest_of(me, call.data) for call in calls]
         missing = [digest for digest in digests if not self.committed_at(digest)]
         return self.commit(missing) if missing else None
 
 
 class Validator(Precommitted):
-    """Voids jobs that could not be defended."""
+    """The contract that voids jobs which could not be defended."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "Validator")
 
     def prove_invalid(self, job: JobId, evidence: Evidence) -> Call:
-        """Voids the job by a rule that it breaks."""
+        """Voids a job with the proof that it breaks a rule."""
         return self.call("proveInvalid", job, evidence.abi())
 
 
 class Demands(Precommitted):
-    """Availability: bonded demands for payloads and rows."""
+    """The contract Availability: bonded demands for payloads and dataset rows."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "Availability")
 
     def demand(self, demand: bytes) -> Demand | None:
-        """A demand as stored; None if it was never made."""
+        """Returns a demand as stored; None if it was never made."""
         subject, asker, status, beacon, deadline, row, following, wanted = self.read("demand", demand)
         if not status:
             return None
         return Demand(Digest(subject), asker, Status(status), beacon, Seconds(deadline), row, following, wanted)
 
     def seed_of(self, demand: bytes) -> Digest | None:
-        """The word that names a payload's leaves to a transaction in the next block; None before the beacon."""
+        """Returns the random word that selects a payload's demanded leaves for a transaction in the next block; None
+        before the beacon's block."""
         stored, head = self.demand(demand), self.w3.eth.block_number
         if stored is None or head < stored.beacon:
             return None
@@ -593,7 +599,8 @@ class Demands(Precommitted):
         return self._kept(demand) or keccak(demand + bytes(32))
 
     def fading(self, demand: bytes) -> bool:
-        """Returns True if the chain soon forgets the word of an open demand, and nobody has kept it."""
+        """Returns True if the beacon's hash of an open demand will soon be out of the chain's reach and nobody has
+        stored it."""
         stored, head = self.demand(demand), self.w3.eth.block_number
         if stored is None or stored.status != Status.OPEN or not stored.beacon:
             return False
@@ -612,19 +619,20 @@ class Demands(Precommitted):
         return Wei(self.read("rowBondOf", job, row))
 
     def unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> Call:
-        """Demands eight leaves of a payload: four that `wanted` names, four that a later block's hash does."""
+        """Demands eight leaves of a payload: four chosen by `wanted`, four by a later block's hash."""
         return self.call("unavailable", job, r, slot, wanted)
 
     def carry_unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> Call:
-        """Demands the carry that a slot's claim starts from, in the same way."""
+        """Demands eight leaves of the carry that a slot's claim starts from, chosen as in `unavailable`."""
         return self.call("carryUnavailable", job, r, slot, wanted)
 
     def keep_seed(self, demand: bytes) -> Call:
-        """Keeps the word that names a payload's leaves, before the chain forgets the beacon's block."""
+        """Stores the random word that selects a payload's leaves, before the beacon's hash is out of the chain's
+        reach."""
         return self.call("keepSeed", demand)
 
     def answer(self, demand: bytes, body: Body, code: Code, shown: Sequence[Shown]) -> Call:
-        """Posts the leaves that a payload's demand names."""
+        """Posts the leaves that a demand for a payload selects."""
         return self.call("answer", demand, body, code, [astuple(s) for s in shown])
 
     def settle(self, demand: bytes) -> Call:
@@ -645,7 +653,7 @@ class Demands(Precommitted):
 
 
 class Witnesses(Contract):
-    """The verifier market: enrolments, audits, duties."""
+    """The contract of the verifier market: enrolments, audits, duties."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "Witnesses")
@@ -653,17 +661,17 @@ class Witnesses(Contract):
     # -- reads
 
     def witness(self, job: JobId, account: Address) -> Witness:
-        """An account's standing in a job; NONE if it is not enrolled."""
+        """Returns an account's status as a witness of a job; NONE if it is not enrolled."""
         standing, *rest = self.read("witness", job, account)
         return Witness(Standing(standing), *rest)
 
     def audit(self, audit: AuditId) -> Audit:
-        """One round's audit; status NONE if nobody has asked for it."""
+        """Returns one round's audit; its status is NONE if none was opened."""
         status, *rest = self.read("audit", audit)
         return Audit(AuditStatus(status), *rest)
 
     def duty(self, audit: AuditId, i: int) -> Duty:
-        """One duty; status NONE if it was not drawn."""
+        """Returns one duty; its status is NONE if it was not drawn."""
         account, slot, serial, status, t, commitment = self.read("duty", audit, i)
         return Duty(account, slot, serial, DutyStatus(status), Step(t), Digest(commitment))
 
@@ -674,31 +682,31 @@ class Witnesses(Contract):
     # -- witnesses
 
     def enrol(self, job: JobId, head: Digest) -> Call:
-        """Joins the job's list; locks the stake."""
+        """Enrols the caller as a witness of the job; locks its stake."""
         return self.call("enrol", job, head)
 
     def retire(self, job: JobId) -> Call:
-        """Leaves the list."""
+        """Retires the caller as a witness of the job."""
         return self.call("retire", job)
 
     def commit(self, audit: AuditId, i: int, commitment: Digest) -> Call:
-        """Binds the caller to what it saw."""
+        """Commits the caller to the result of its replay."""
         return self.call("commit", audit, i, commitment, gas=250_000)
 
     def reveal(self, audit: AuditId, i: int, word: Word) -> Call:
-        """Opens a verdict."""
+        """Reveals the caller's verdict."""
         return self.call("reveal", audit, i, word)
 
     # -- workers
 
     def publish(self, job: JobId, r: int, slot: int, trace_cid: str) -> Call:
-        """Names the list of a claim's state roots."""
+        """Publishes the CID of a claim's list of state roots."""
         return self.call("publish", job, r, slot, trace_cid.encode(), gas=250_000)
 
     # -- anyone
 
     def draw(self, job: JobId, r: int) -> Call:
-        """Fixes the beacon's block, or draws."""
+        """Opens an audit by fixing its beacon's block, or draws its witnesses."""
         return self.call("draw", job, r)
 
     def settle(self, audit: AuditId, i: int) -> Call:
@@ -708,7 +716,7 @@ class Witnesses(Contract):
 
 @dataclass(frozen=True)
 class Contracts:
-    """The deployment that a process talks to."""
+    """The contracts of one deployment."""
 
     addresses: Addresses
     token: Token
@@ -721,7 +729,7 @@ class Contracts:
 
     @classmethod
     def at(cls, w3: Web3, addresses: Addresses) -> Contracts:
-        """Wrappers for one deployment.
+        """Connects to the contracts of one deployment.
 
         Raises `ChainError` if there is no code where a contract should be, or another deployment's.
         """
@@ -736,8 +744,8 @@ class Contracts:
         for contract, name in (*((market, name) for name in names), (game, "arbiter")):
             if _named(contract, name) != getattr(addresses, name).lower():
                 raise ChainError(
-                    f"the contract at {contract.address} belongs to another {name} than the file's",
-                    "the addresses file mixes two deployments: take it anew",
+                    f"the contract at {contract.address} refers to another {name} than the addresses file",
+                    "the addresses file mixes two deployments: fetch it again",
                 )
         vault, witnesses = Vault(w3, addresses.vault), Witnesses(w3, addresses.witnesses)
         return cls(addresses, Token(w3, addresses.token), vault, market, game, validator, demands, witnesses)
@@ -745,7 +753,7 @@ class Contracts:
     def sign_receipts(
         self, account: LocalAccount, job: JobId, r: int, attempt: int, mask: int, speakers: Sequence[int]
     ) -> list[Receipt]:
-        """One receipt that names the slots of `mask`, by each of the account's speakers in a round."""
+        """Returns a receipt for the slots in `mask`, signed for each of the account's speakers in a round."""
         chain_id, market = self.addresses.chain_id, self.market.address
         digests = {who: receipt_hash(chain_id, market, job, r, attempt, who, mask) for who in speakers}
         return [
@@ -754,8 +762,8 @@ class Contracts:
         ]
 
     def signed_for(self, account: Address, digest: Digest, signature: bytes) -> bool:
-        """Returns True if the account's key or its delegate's signed: that stays so, while the word of a contract
-        (ERC-1271), which the market believes too, may change."""
+        """Returns True if the account's key or its delegate's made the signature. A contract's signature (ERC-1271),
+        which the market accepts as well, does not count here, since its validity may change."""
         signer = signatures.recovered(digest, signature)
         return signer is not None and signer in (account, self.vault.delegate_of(account))
 
@@ -769,7 +777,7 @@ def _named(contract: Contract, name: str) -> str | None:
 
 
 def revert_data(failure: Any) -> bytes:
-    """The bytes that a failed eth_call returned, as web3's exception carries them."""
+    """Returns the revert data of a failed eth_call, from web3's exception."""
     data = failure.data
     if isinstance(data, dict):
         data = data.get("data", "")
@@ -777,7 +785,7 @@ def revert_data(failure: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A struct as the tuple that the encoder takes."""
+    """Converts a struct to the tuple that the encoder takes."""
     if isinstance(value, Reveal):
         *said, trace_cid, payload_cid, carries = astuple(value)
         return *said, trace_cid.encode(), payload_cid.encode(), carries

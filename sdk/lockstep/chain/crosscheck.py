@@ -1,10 +1,10 @@
-"""A second provider that must agree: nobody acts on a block, or on its logs, that the two tell differently.
+"""Cross-checks blocks and logs with a second provider: nobody acts on data about which the two disagree.
 
     the second is behind          what both have is read
-    another hash, other logs      `TryLater`: nothing is read until they agree; said once a minute
+    another hash, other logs      `TryLater`: nothing is read until they agree; logged once a minute
     the second does not answer    `Unreachable`: an outage like any other
 
-Whoever of the two lies can delay a role, and cannot make it act on the lie.
+A provider that lies can delay a process, but cannot make it act on the lie.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ log = structlog.get_logger(__name__)
 
 
 class CrossCheck:
-    """Compares what a reader was told with what a second provider says."""
+    """Compares blocks and logs with those of a second provider."""
 
     def __init__(
         self, w3: Web3, first: str, second: str, clock: Callable[[], float] = time.monotonic
     ) -> None:  # fmt: skip
-        """`w3`: the second one's. `first`, `second`: whom to name, without their keys."""
+        """`w3` connects to the second provider. `first` and `second` name the providers in messages, without their
+        keys."""
         self._w3 = w3
         self._first, self._second = first, second
         self._clock = clock
         self._told_at: float | None = None
 
     def head(self) -> int:
-        """The number of the second one's latest block."""
+        """Returns the number of the second provider's latest block."""
         return int(self._w3.eth.block_number)
 
     def block(self, number: int, hash_: str) -> None:
-        """Raises `TryLater` unless the second one has this block."""
+        """Raises `TryLater` unless the second provider has this block."""
         from web3.exceptions import BlockNotFound
 
         try:
@@ -57,7 +58,7 @@ class CrossCheck:
             raise self._differ(f"block {number}", hash_[:16], theirs[:16])
 
     def logs(self, query: Mapping[str, Any], first: int, last: int, ours: Iterable[Any]) -> None:
-        """Raises `TryLater` unless the second one has these logs, and no others, in these blocks."""
+        """Raises `TryLater` unless the second provider has exactly these logs in these blocks."""
         found: list[Any] = []
         begin = first
         while begin <= last:

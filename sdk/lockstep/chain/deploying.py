@@ -1,10 +1,10 @@
-"""A deployment that outlives its process: the plan is written before the first send, each creation before its own.
+"""A deployment that survives its process: the plan is written before the first send, each creation before its own.
 
     FILE                 the addresses, written once every contract is mined and its code is verified
     FILE.plan            chain, deployer, first nonce, arguments: a second start must say the same
     FILE.journal         an outbox (`chain.outbox`): each creation under its own key, under its own nonce
 
-After kill -9 the same command goes on: what was sent is looked for, what was not is sent, nothing twice.
+After kill -9 the same command continues: it finds the transactions that were sent, and sends the others, none twice.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Wanted:
     """A deployment's requested settings."""
 
     token: Address | None
-    """None: a test token that anybody may mint."""
+    """The token's address; None deploys a test token that anybody may mint."""
     unbond_seconds: Seconds
     times: ChainTimes
 
 
 def check_chain(w3: Web3, wanted: Wanted, *, test_token: bool) -> None:
-    """Raises `ChainError` or `UsageError` for a chain on which this deployment makes no market."""
+    """Raises `ChainError` or `UsageError` if no market can run on this chain with these settings."""
     from web3.exceptions import ContractLogicError, Web3RPCError
 
     chain_id = w3.eth.chain_id
@@ -58,7 +58,8 @@ def check_chain(w3: Web3, wanted: Wanted, *, test_token: bool) -> None:
     facts = facts_of(chain_id)
     if wanted.token is None and not test_token and (facts is None or facts.public):
         raise UsageError(
-            f"chain {chain_id} is no devnet, and no token is named", "give --token ADDRESS, or --test-token to mint one"
+            f"chain {chain_id} is not a devnet, and no token is given",
+            "give --token ADDRESS, or --test-token to mint one",
         )
     if wanted.token is not None and not w3.eth.get_code(wanted.token):  # type: ignore[arg-type]
         raise UsageError(f"there is no token at {wanted.token} on chain {chain_id}", "check --token and --rpc")
@@ -66,21 +67,23 @@ def check_chain(w3: Web3, wanted: Wanted, *, test_token: bool) -> None:
         w3.eth.call({"data": _PUSH0})  # type: ignore[typeddict-item]
     except (ContractLogicError, Web3RPCError) as failure:
         raise ChainError(
-            f"chain {chain_id} does not run PUSH0", "the contracts need a chain of Shanghai or later"
+            f"chain {chain_id} does not support the opcode PUSH0", "use a chain with the Shanghai hardfork or later"
         ) from failure
 
 
 def check_sizes(planned: Plan) -> None:
-    """Raises `ChainError` for code that no chain takes."""
+    """Raises `ChainError` if a contract's code exceeds the chains' size limit."""
     for each in planned.creations:
         size = artifacts.load(each.artifact).runtime_bytes
         # INVARIANT: what a chain would refuse is not paid for.
         if size > MAX_RUNTIME_BYTES or len(each.data) > MAX_CREATION_BYTES:
-            raise ChainError(f"{each.artifact} has {size} bytes", f"chains take {MAX_RUNTIME_BYTES} (EIP-170)")
+            raise ChainError(
+                f"{each.artifact} has {size} bytes", f"chains accept at most {MAX_RUNTIME_BYTES} (EIP-170)"
+            )
 
 
 def planned_on(w3: Web3, deployer: Address, wanted: Wanted) -> Plan:
-    """The plan from the deployer's next nonce on."""
+    """Returns the plan that starts at the deployer's next nonce."""
     first = w3.eth.get_transaction_count(deployer)  # type: ignore[arg-type]
     made = plan(deployer, first, wanted.token, wanted.unbond_seconds, wanted.times)
     check_sizes(made)
@@ -88,7 +91,7 @@ def planned_on(w3: Web3, deployer: Address, wanted: Wanted) -> Plan:
 
 
 def simulated(w3: Web3, planned: Plan) -> dict[str, int]:
-    """Artifact -> gas, of every creation as the chain's node estimates it; nothing is sent."""
+    """Returns artifact -> gas of every creation, as the node estimates it; sends nothing."""
     from web3.exceptions import ContractLogicError, Web3RPCError
 
     gas = {}
@@ -109,9 +112,9 @@ def deploy(
     max_tip_wei: int | None = None,
     told: Callable[[Creation, bool], None] = lambda creation, mined: None, timeout: float = 600.0,
 ) -> tuple[Addresses, int]:  # fmt: skip
-    """Deploys, or goes on with what an earlier process began; the addresses, and how many were sent before.
+    """Deploys, or continues a deployment; returns the addresses, and how many creations were sent before.
 
-    `told` hears of each creation, when it is sent and when it is mined. Raises `UsageError` if `file` or its plan is
+    Calls `told` with each creation when it is sent and when it is mined. Raises `UsageError` if `file` or its plan is
     of another deployment, `ChainError`, `FundsError`, `TryLater`, `Unreachable`, `Mismatch`.
     """
     plan_file, journal = file.with_name(file.name + ".plan"), file.with_name(file.name + ".journal")
@@ -145,7 +148,7 @@ def _key(each: Creation) -> str:
 
 
 def _resumed(w3: Web3, deployer: LocalAccount, file: Path, wanted: Wanted) -> Plan:
-    """The plan that was written down, or a new one, written down."""
+    """Returns the plan on disk, or writes and returns a new one."""
     genesis = w3.eth.get_block(0)["hash"].hex()
     said: dict[str, Any] = {
         "chain_id": w3.eth.chain_id, "genesis": genesis, "deployer": deployer.address, "token": wanted.token,
@@ -162,17 +165,19 @@ def _resumed(w3: Web3, deployer: LocalAccount, file: Path, wanted: Wanted) -> Pl
         first, code = int(held.pop("first")), held.pop("code")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
         raise UsageError(
-            f"{file} cannot be read", "it is a deployment that was cut off: mend it, or move it away"
+            f"{file} cannot be read", "the file of an interrupted deployment is damaged: repair it, or move it away"
         ) from failure
     # INVARIANT: a deployment that was begun goes on as it was begun, or not at all.
     if differs := sorted(name for name in said if said[name] != held.get(name)):
         raise UsageError(
-            f"{file} is a deployment with another {differs[0]}: {held.get(differs[0])}, not {said[differs[0]]}",
-            "give the same options again, or move it and its journal away to begin anew",
+            f"the deployment in {file} has {differs[0]} {held.get(differs[0])}, not {said[differs[0]]}",
+            "give the same options again, or move it and its journal away to start a new one",
         )
     made = plan(Address(deployer.address), first, wanted.token, wanted.unbond_seconds, wanted.times)
     if _digest(made) != code:
-        raise UsageError(f"{file} was begun with other contracts", "go on with the version of Lockstep that began it")
+        raise UsageError(
+            f"{file} was begun with other contracts", "continue with the version of Lockstep that began it"
+        )
     return made
 
 

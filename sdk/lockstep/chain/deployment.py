@@ -1,4 +1,4 @@
-"""Deploys the contracts: their addresses are computed first, since they know each other from birth."""
+"""Deploys the contracts. Their addresses are computed first, since their constructors take one another's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 UNBOND_SECONDS = Seconds(14 * 86_400)
 GAS = 6_000_000
-"""The limit of a creation; the dearest takes 5.2 M."""
+"""The gas limit of a creation; the most expensive one uses 5.2 M."""
 LIBRARIES = {"Settling": "settling", "Rounds": "rounds", "Jobs": "jobs"}
 """The artifact of each library that the market is linked with -> its key among the addresses."""
 ORDER = (
@@ -37,10 +37,10 @@ def create_address(deployer: Address, nonce: int) -> Address:
 
 @dataclass(frozen=True)
 class Creation:
-    """One contract to be."""
+    """The transaction that creates one contract."""
 
     name: str
-    """Its key among the addresses; those of LIBRARIES nobody calls."""
+    """The contract's key among the addresses; nobody calls those of LIBRARIES directly."""
     artifact: str
     address: Address
     arguments: tuple[Any, ...]
@@ -51,26 +51,26 @@ class Creation:
 
 @dataclass(frozen=True)
 class Plan:
-    """A deployment's transactions, in order: fixed by the deployer, its next nonce and the arguments."""
+    """The transactions of a deployment in order; deployer, next nonce and arguments determine them."""
 
     deployer: Address
     creations: tuple[Creation, ...]
     at: dict[str, Address]
-    """Name -> address, of everything, a token that is there already included."""
+    """Name -> address of every contract, including a token that exists already."""
 
     def addresses(self, chain_id: int, block: int) -> Addresses:
-        """Once it is mined."""
+        """Returns the addresses of the deployment, once it is mined."""
         return Addresses(chain_id, block=block, **{name: self.at[name] for name in CONTRACTS})
 
     def arguments_of(self) -> dict[str, tuple[Any, ...]]:
-        """Name -> constructor arguments, of what is created."""
+        """Returns name -> constructor arguments of each contract that is created."""
         return {each.name: each.arguments for each in self.creations}
 
 
 def wiring(
     at: dict[str, Address], unbond_seconds: Seconds, chain: ChainTimes
 ) -> dict[str, tuple[str, tuple[Any, ...]]]:
-    """Name -> (artifact, constructor arguments): each contract knows the right others."""
+    """Returns name -> (artifact, constructor arguments), with which the contracts refer to one another."""
     return {
         "token": ("TestToken", ()),
         "arbiter": ("Arbiter", ()),
@@ -101,7 +101,8 @@ def plan(
     unbond_seconds: Seconds = UNBOND_SECONDS,
     chain: ChainTimes = CHAINS["devnet"],
 ) -> Plan:
-    """The creations of a deployment from the deployer's nonce `first` on; without `token`, with a test token."""
+    """Returns the creations of a deployment from the deployer's nonce `first` on; includes a test token unless `token`
+    is given."""
     order = [name for name in ORDER if token is None or name != "token"]
     at = {name: create_address(deployer, first + i) for i, name in enumerate(order)}
     if token is not None:
@@ -118,7 +119,7 @@ def plan(
 
 
 def encoded_arguments(artifact: str, arguments: tuple[Any, ...]) -> bytes:
-    """Constructor arguments as they follow the creation code."""
+    """Encodes constructor arguments, as they follow the creation code."""
     from eth_abi.abi import encode
 
     entry: dict[str, Any] = next(
@@ -135,12 +136,13 @@ def deploy(
     chain: ChainTimes = CHAINS["devnet"],
     timeout: float = 60.0,
 ) -> Addresses:
-    """The deployment on a chain of this machine; without `token`, with a test token that anybody may mint.
+    """Deploys to a local chain, with a test token that anybody may mint unless `token` is given.
 
-    `chain` is what the deployment promises of that chain: jobs with clocks too short for it are refused. Nothing is
-    written down: a deployment that must survive its process is `chain.deploying`.
+    `chain` has the bounds that the deployment assumes of that chain: jobs with shorter clocks are refused. Nothing is
+    written to disk; `chain.deploying` makes a deployment that survives its process.
 
-    Raises `ChainError` if a creation reverts or lands elsewhere, `TryLater` if it is not mined in `timeout` seconds.
+    Raises `ChainError` if a creation reverts or has another address, `TryLater` if it is not mined in `timeout`
+    seconds.
     """
     first = w3.eth.get_transaction_count(deployer.address)
     planned = plan(Address(deployer.address), first, token, unbond_seconds, chain)
@@ -173,5 +175,5 @@ def _receipt(w3: Web3, hash_: Any, timeout: float) -> Any:
         return w3.eth.wait_for_transaction_receipt(hash_, timeout=timeout, poll_latency=0.1)
     except TimeExhausted as failure:
         raise TryLater(
-            f"the deployment is not mined after {timeout:.0f} s", "look whether the chain moves"
+            f"the deployment is not mined after {timeout:.0f} s", "check that the chain produces blocks"
         ) from failure

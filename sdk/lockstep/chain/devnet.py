@@ -1,4 +1,5 @@
-"""A local chain: Anvil's native binary on a port of its own, accounts from a seed, its state kept on request."""
+"""A local chain: Anvil's native binary on a port of its own, with accounts from a seed and optionally persistent
+state."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["CHAIN_ID", "HARDFORK", "Devnet", "Local", "deploy", "find_anvil", "key_of"]
 
 CHAIN_ID = 31_337
-"""Anvil's."""
+"""The chain id of Anvil."""
 HARDFORK = "prague"
 FUNDING_WEI = 10**22
 BLOCKS_A_REQUEST = 200
@@ -38,14 +39,14 @@ _PACKAGES = ("anvil-linux-amd64", "anvil-linux-arm64", "anvil-darwin-arm64", "an
 
 
 def find_anvil() -> Path:
-    """The native binary: LOCKSTEP_ANVIL, then the npm package near this source or the working folder, then PATH, then
-    where Foundry's own installer puts it.
+    """Finds the native binary: by LOCKSTEP_ANVIL, in the npm package near this source or the working folder, in PATH,
+    or where Foundry's installer puts it.
 
-    npm's own `anvil` is a script that leaves the binary running when it is killed: it is passed over.
+    npm's own `anvil` is a script that leaves the binary running when it is killed, so it is skipped.
     """
     if named := os.environ.get("LOCKSTEP_ANVIL"):
         if not os.access(named, os.X_OK) or Path(named).is_dir():
-            raise DoctorError(f"LOCKSTEP_ANVIL is {named}: no program", hint=_NO_ANVIL)
+            raise DoctorError(f"LOCKSTEP_ANVIL is {named}, which is not a program", hint=_NO_ANVIL)
         return Path(named)
     for start in (Path(__file__).resolve(), Path.cwd() / "x"):
         for folder in start.parents:
@@ -84,7 +85,7 @@ def _request(w3: Web3, method: str, params: list[object]) -> object:
 
 
 class Local(ABC):
-    """A chain of this machine alone: its user funds accounts, moves time, mines and takes back."""
+    """The controls of a local chain: its user funds accounts, moves time, mines and reverts."""
 
     seed: int
     w3: Web3
@@ -96,7 +97,7 @@ class Local(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends it; may be called twice."""
+        """Stops the chain; may be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +106,7 @@ class Local(ABC):
         self.stop()
 
     def account(self, name: str) -> LocalAccount:
-        """The account of `name`, funded with the chain's own coin if it has none."""
+        """Returns the account of `name`, funded with the chain's coin if it has none."""
         from eth_account import Account
 
         account = Account.from_key(key_of(self.seed, name))
@@ -118,26 +119,26 @@ class Local(ABC):
         return move_time(self.w3, seconds)
 
     def resume(self) -> None:
-        """Go on at the time of the last block, whatever time it is."""
+        """Continues chain time from the last block's timestamp."""
         self._request("evm_setTime", [int(self.w3.eth.get_block("latest")["timestamp"]) + 1])
 
     def mine(self, blocks: int) -> None:
-        """Mines empty blocks at once, so many a request that a busy machine answers in time."""
+        """Mines empty blocks, in batches that a busy machine answers in time."""
         while blocks > 0:
             self._request("anvil_mine", [hex(min(blocks, BLOCKS_A_REQUEST))])
             blocks -= BLOCKS_A_REQUEST
 
     def stop_mining(self) -> None:
-        """Leave the chain as it is: transactions wait."""
+        """Stops mining: transactions wait in the pool."""
         self._request("evm_setIntervalMining", [0])
         self._request("evm_setAutomine", [False])
 
     def snapshot(self) -> str:
-        """A mark to `revert` to."""
+        """Returns a mark for `revert`."""
         return str(self._request("evm_snapshot", []))
 
     def revert(self, mark: str) -> None:
-        """Puts the chain back to a mark: what came after never happened (a reorganisation, seen from outside)."""
+        """Reverts the chain to a mark; to an observer this is a reorganisation."""
         self._request("evm_revert", [mark])
 
     def _request(self, method: str, params: list[object]) -> object:
@@ -145,7 +146,7 @@ class Local(ABC):
 
 
 class Devnet(Local):
-    """One running Anvil. Use it as a context manager, or call `stop`."""
+    """One running Anvil process. Use it as a context manager, or call `stop`."""
 
     def __init__(
         self, directory: Path, *, seed: int = 0, block_seconds: int = 1, keep_state: bool = False,
@@ -153,12 +154,11 @@ class Devnet(Local):
     ) -> None:  # fmt: skip
         """Starts the chain; its log and state lie in `directory`. Raises `DoctorError` or `ChainError`.
 
-        `block_seconds` 0: a block for every transaction, at once.
-        `keep_state`: a chain that was stopped, or killed, continues where `directory`/state.json has it, at the time
-        of its last block: no deadline passes while it is down.
-        `genesis_time`: of the first block, instead of now: the same blocks have the same hashes in every run.
-        `remembered`: the states of so many blocks are kept, in memory; otherwise all of them, the older ones on disk,
-        where a chain of many blocks takes gigabytes. `port` 0: any that is free.
+        `block_seconds`: 0 mines a block for every transaction at once. `keep_state`: a chain that was stopped or killed
+        continues from `directory`/state.json, at the time of its last block, so that no deadline passes while it is
+        down. `genesis_time`: the timestamp of the first block instead of the present; the same blocks then have the
+        same hashes in every run. `remembered`: the number of blocks whose states are kept, in memory; None keeps all,
+        the older ones on disk, where a long chain takes gigabytes. `port`: 0 takes any free one.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.seed = seed
@@ -205,7 +205,7 @@ class Devnet(Local):
         return self._process.pid
 
     def stop(self) -> None:
-        """Ends the process and waits for it; what it was told to keep is kept."""
+        """Ends the process and waits for it; a kept state is saved."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -233,6 +233,6 @@ class Devnet(Local):
 
 
 def die_with_parent() -> None:
-    """Linux: a parent that is killed takes its chain along. Elsewhere `stop` alone ends it."""
+    """On Linux, makes the chain end when its parent is killed; elsewhere only `stop` ends it."""
     if sys.platform == "linux":
         libc().prctl(1, signal.SIGTERM)

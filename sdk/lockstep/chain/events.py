@@ -1,8 +1,8 @@
-"""Events: logs from a block cursor, decoded, once each, in order; a reorganised chain is noticed and rolled back.
+"""Reads events from a block cursor: decodes each log once, in order, and rolls back after a reorganisation.
 
-Strangers choose much of what a log holds. Decoding is total: a log that cannot be read raises `ChainError` from
-`decode_log`, and `EventReader` counts it, logs it once and goes on. A claim's event is never among those: of a CID that
-cannot be read it says `NO_CID`, and the claim exists without content that anybody could fetch.
+Strangers choose much of a log's content, so decoding is total: `decode_log` raises `ChainError` for a log that does not
+decode, and `EventReader` counts it, logs it once and continues. The event of a claim always decodes: an invalid CID
+becomes `NO_CID`, and the claim exists without content that anybody could fetch.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TRIES = 3
-"""At logs and a block that belong together, in one poll."""
+"""Tries in one poll to read logs and a block that are consistent."""
 
 FINAL_PACE_BLOCKS = 64
-"""New blocks that a reader awaits before it asks again which are final."""
+"""Number of new blocks between two requests for the final block."""
 
 REMEMBERED_BLOCKS = 128
 """The deepest reorganisation that is recognised exactly; a deeper one rolls back to the deployment."""
 
 NO_CID = Cid("")
-"""Names nothing: the claimant published no CID, or bytes that are none."""
+"""The absence of a CID: the claimant published none, or invalid bytes."""
 
 CID_CHARACTERS = 59
-"""A canonical CIDv1 over SHA-256 in base32: "b" and 36 bytes."""
+"""Length of a canonical CIDv1 over SHA-256 in base32: "b" and 36 bytes."""
 
 CID_HEADS = tuple(bytes([1, codec, 0x12, 0x20]) for codec in (0x55, 0x70, 0x71))
-"""Version 1, codec raw, dag-pb or dag-cbor, SHA-256, 32 bytes of digest: what storage keeps."""
+"""First bytes of the CIDs that storage keeps: version 1, codec raw, dag-pb or dag-cbor, SHA-256, 32 bytes of digest."""
 
 REMEMBERED_LOGS = 4_096
-"""Unreadable logs that a reader remembers, so that it logs each once."""
+"""Number of unreadable logs that a reader remembers in order to report each once."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One decoded log. Arguments are attributes too: event.worker."""
+    """One decoded log. Its arguments are attributes too: event.worker."""
 
     contract: str
     """The contract's name: JobMarket, StakeVault, DisputeGame, ..."""
     name: str
     args: Mapping[str, Any]
-    """By the Solidity names in snake_case; bytes, int, Cid; structs as mappings."""
+    """By the Solidity names in snake_case: bytes, int, Cid; structs as mappings."""
     block: int
     block_hash: bytes
     time: Seconds
@@ -71,7 +71,7 @@ class Event:
     index: int
     """The log's index in its block."""
     unread: tuple[str, ...] = ()
-    """Arguments that should name content and do not; they are NO_CID."""
+    """Names of arguments that should be a CID and are invalid; their value is NO_CID."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -81,7 +81,7 @@ class Event:
 
     @property
     def said(self) -> Logged | None:
-        """The event, typed; None for a kind of event that no party acts on."""
+        """The event as a typed value; None for a kind of event that no party uses."""
         kind = EVENTS.get((self.contract, self.name))
         # "from" is a word of Python.
         fields = {"from_" if name == "from" else name: value for name, value in self.args.items()}
@@ -99,15 +99,15 @@ class Cursor:
 
     next_block: int
     recent: tuple[tuple[int, str], ...] = ()
-    """(number, hash) ascending; only those at which a poll ended."""
+    """(number, hash) of blocks at which a poll ended, ascending."""
 
     def dumps(self) -> str:
-        """Text to keep beside what was derived from the events, in the same database transaction."""
+        """Serialises the cursor, to be stored in the same database transaction as the data derived from the events."""
         return json.dumps(asdict(self))
 
     @classmethod
     def loads(cls, text: str) -> Cursor:
-        """Reads what `dumps` wrote. Raises `UsageError`."""
+        """Parses the output of `dumps`. Raises `UsageError`."""
         try:
             value = json.loads(text)
             return cls(int(value["next_block"]), tuple((int(n), str(h)) for n, h in value["recent"]))
@@ -121,13 +121,13 @@ class EventBatch:
 
     events: tuple[Event, ...]
     cursor: Cursor
-    """Continue from here."""
+    """The cursor from which the next poll continues."""
     rolled_back_to: int | None = None
-    """Forget everything from blocks above this one before taking the events; None: nothing to forget."""
+    """The caller must forget all events of later blocks before it applies these; None: nothing to forget."""
     unreadable: int = 0
-    """Logs that were skipped, or of which a CID could not be read."""
+    """Number of logs that were skipped or had an invalid CID."""
     behind: int = 0
-    """Blocks that the chain was ahead after it."""
+    """Number of blocks between the batch's end and the chain's head."""
 
 
 @dataclass(frozen=True)
@@ -144,15 +144,16 @@ class _Block:
 
 
 class EventReader:
-    """Reads the deployment's events. State lies with the caller: a cursor in, a batch with the next cursor out."""
+    """Reads the deployment's events. The caller keeps the state: it passes a cursor and gets the next one with the
+    batch."""
 
     def __init__(
         self, w3: Web3, addresses: Addresses, confirmations: int = 0, cache: LogCache | None = None,
         check: CrossCheck | None = None,
     ) -> None:  # fmt: skip
-        """`cache`: the copy from which the first blocks come after a restart, and into which final ones go.
+        """`cache` has a copy of final logs, which is read after a restart and extended as blocks become final.
 
-        `check`: the provider that must agree on every block and log.
+        `check` is a provider that must agree on every block and log.
         """
         self._w3 = w3
         self._check = check
@@ -171,17 +172,17 @@ class EventReader:
                                 addresses.availability, addresses.witnesses]  # fmt: skip
         self._told: dict[tuple[bytes, int], None] = {}
         self.unreadable = 0
-        """Logs so far that were skipped, or of which a CID could not be read."""
+        """Number of logs so far that were skipped or had an invalid CID."""
 
     def start(self) -> Cursor:
-        """From the deployment's block."""
+        """Returns the cursor at the deployment's block."""
         return Cursor(self._start)
 
     def poll(self, cursor: Cursor) -> EventBatch:
-        """Everything since `cursor`, at most CHUNK_BLOCKS blocks; an empty batch if nothing is new.
+        """Returns the events since `cursor`, of at most CHUNK_BLOCKS blocks; an empty batch if there are none.
 
-        Raises `Unreachable` if the provider does not answer, or refuses the logs of a single block, or answers of one
-        chain and then of another; `TryLater` if the provider that checks it says something else.
+        Raises `Unreachable` if the provider does not answer, refuses the logs of a single block, or contradicts itself;
+        `TryLater` if the checking provider disagrees.
         """
         standing = self._standing(cursor)
         rolled_back_to = None if standing == cursor else standing.next_block - 1
@@ -199,8 +200,8 @@ class EventReader:
                 break
         else:
             raise Unreachable(
-                "the provider's answers are of different chains, or it has logs of blocks that it has not",
-                "it is asked again; if that lasts, use another RPC provider",
+                "the provider's answers contradict one another: its logs are of blocks that it does not have",
+                "the request is repeated; if this persists, use another RPC provider",
             )
         if self._check is not None:
             # INVARIANT: nothing leaves the reader that two providers tell differently.
@@ -217,7 +218,7 @@ class EventReader:
         )
 
     def _from_copy(self, rolled_back_to: int | None) -> EventBatch | None:
-        """Everything that the copy holds, if it holds anything that is on the chain."""
+        """Returns the events of the cached logs, if the cache fits the chain."""
         assert self._copy is not None
         held = self._copy.read(self._hash)
         if held is None:
@@ -233,7 +234,7 @@ class EventReader:
         return EventBatch(events, cursor, rolled_back_to, self.unreadable - counted, behind)
 
     def _final(self, head: _Block) -> _Block | None:
-        """The last block that the chain will keep."""
+        """Returns the last final block."""
         from web3.exceptions import Web3Exception
 
         try:
@@ -243,7 +244,8 @@ class EventReader:
             return self._block(head.number - REMEMBERED_BLOCKS) if head.number >= REMEMBERED_BLOCKS else None
 
     def _read(self, first: int, head: _Block) -> tuple[list[Any], _Block | None]:
-        """The logs from a block on, as many as the provider gives at once, and the last block; None: it has none."""
+        """Returns the logs from block `first` on, as many as the provider returns at once, with the last block; None if
+        the provider does not have that block."""
         span = span_of(self._w3)
         while True:
             last = min(head.number, first + span.blocks - 1)
@@ -256,7 +258,7 @@ class EventReader:
                 return logs, end
 
     def _standing(self, cursor: Cursor) -> Cursor:
-        """The part of the cursor that is still on the chain."""
+        """Returns the part of the cursor that is still on the chain."""
         recent = list(cursor.recent)
         while recent and self._hash(recent[-1][0]) != recent[-1][1]:
             recent.pop()
@@ -265,7 +267,7 @@ class EventReader:
         return Cursor(recent[-1][0] + 1 if recent else self._start, tuple(recent))
 
     def _head(self) -> _Block:
-        """The last block with enough confirmations; of a number below zero if there is none yet."""
+        """Returns the last block with enough confirmations; its number is negative if there is none yet."""
         latest = _Block.of(self._w3.eth.get_block("latest"))
         number = latest.number - self._confirmations
         if self._check is not None:
@@ -288,17 +290,17 @@ class EventReader:
         return None if block is None else block.hash
 
     def _time(self, number: int, entry: Mapping[str, Any]) -> Seconds:
-        """Returns the time of a log's block: many nodes say it with the log."""
+        """Returns the time of a log's block, which many nodes include in the log."""
         said = entry.get("blockTimestamp")
         if said is not None:
             return Seconds(int(said, 16) if isinstance(said, str) else int(said))
         block = self._block(number)
         if block is None:
-            raise Unreachable(f"the provider has the logs of block {number} and not the block", "ask again")
+            raise Unreachable(f"the provider has logs of block {number} but not the block itself", "repeat the request")
         return block.time
 
     def _decode(self, logs: Iterable[Any], times: dict[int, Seconds]) -> Iterator[Event]:
-        """The events in order; `times`: of blocks that are known already."""
+        """Yields the events in order; `times` has the blocks whose time is known."""
         for entry in sorted(logs, key=lambda entry: (entry["blockNumber"], entry["logIndex"])):
             number = entry["blockNumber"]
             if number not in times:
@@ -319,7 +321,7 @@ class EventReader:
             yield event
 
     def _count(self, entry: Mapping[str, Any], contract: str, why: str) -> None:
-        """Count an unreadable log; log it unless it was logged before, as when a chain is read again."""
+        """Counts an unreadable log, and reports it unless it was reported before."""
         self.unreadable += 1
         key = (bytes(entry["transactionHash"]), int(entry["logIndex"]))
         if key in self._told:
@@ -328,7 +330,11 @@ class EventReader:
         while len(self._told) > REMEMBERED_LOGS:
             del self._told[next(iter(self._told))]
         log.warning(
-            "unreadable log", contract=contract, why=why, block=entry["blockNumber"], transaction="0x" + key[0].hex()
+            "a log of the chain cannot be decoded",
+            contract=contract,
+            why=why,
+            block=entry["blockNumber"],
+            transaction="0x" + key[0].hex(),
         )
 
 
@@ -340,14 +346,14 @@ def abi_events(contract: str) -> dict[bytes, dict[str, Any]]:
 
 
 class _Copy:
-    """The logs that a reader has read and the cache has not: they wait until their blocks are final."""
+    """Passes logs to the cache once their blocks are final, and holds them until then."""
 
     def __init__(self, cache: LogCache, start: int) -> None:
         self._cache = cache
         self._next = start
-        """Everything before is in the cache."""
+        """The first block that is not in the cache."""
         self._reached = start
-        """Everything before was read."""
+        """The first block that was not read."""
         self._waiting: list[RawLog] = []
         self._final: _Block | None = None
         self._asked_at = -FINAL_PACE_BLOCKS
@@ -361,7 +367,7 @@ class _Copy:
         return held
 
     def roll_back(self, reached: int) -> None:
-        """The chain has dropped what was read from `reached` on."""
+        """Drops the logs from block `reached` on, which the chain has reorganised."""
         if reached >= self._reached:
             return
         self._waiting = [each for each in self._waiting if each.block < reached]
@@ -375,7 +381,7 @@ class _Copy:
         self, first: int, logs: Iterable[tuple[Any, Seconds]], end: _Block, head: _Block,
         final_of: Callable[[_Block], _Block | None],
     ) -> None:  # fmt: skip
-        """Remember logs that were read up to `end`; those that are final by now go to the cache."""
+        """Holds the logs that were read up to `end`, and passes the final ones to the cache."""
         if first != self._reached:
             return
         self._waiting += [RawLog.of(entry, time) for entry, time in logs]
@@ -393,10 +399,10 @@ class _Copy:
 
 
 def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event | None:
-    """The event that a log of `contract` carries; None if its ABI has no such event.
+    """Decodes a log of `contract`; returns None if its ABI has no such event.
 
-    Raises `ChainError` if the log is not what the ABI says. An argument whose name ends in Cid becomes a `Cid`, NO_CID
-    if its bytes are no canonical one; other strings keep what is not UTF-8 as replacement characters.
+    Raises `ChainError` if the log does not fit the ABI. An argument whose name ends in Cid becomes a `Cid`, or NO_CID
+    if its bytes are not canonical; in other strings, invalid UTF-8 becomes replacement characters.
     """
     topics = [bytes(topic) for topic in entry["topics"]]
     abi = abi_events(contract).get(topics[0]) if topics else None
@@ -408,7 +414,7 @@ def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event 
         args = {artifacts.snake(part["name"]): _value(part, values[part["name"]]) for part in abi["inputs"]}
     except Exception as failure:
         raise ChainError(
-            f"a log is not the {contract}.{abi['name']} that its topic says: {type(failure).__name__}: {failure}",
+            f"a log with the topic of {contract}.{abi['name']} does not decode: {type(failure).__name__}: {failure}",
             "check that the addresses file is of this chain",
             code="chain.log",
         ) from failure
@@ -430,7 +436,7 @@ def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event 
 
 
 def read_cid(raw: bytes) -> Cid:
-    """The CID that a log's bytes spell; NO_CID unless they are the canonical text of one that storage keeps."""
+    """Returns the CID in a log's bytes; NO_CID unless they are the canonical text of a CID that storage keeps."""
     # INVARIANT: a CID that leaves this module is one that every store understands, or empty.
     if len(raw) != CID_CHARACTERS or raw[:1] != b"b" or raw != raw.lower():
         return NO_CID
@@ -464,7 +470,8 @@ def _is_cid(part: Mapping[str, Any]) -> bool:
 
 
 def _value(part: Mapping[str, Any], value: Any) -> Any:
-    """Addresses checksummed, CIDs as text, structs as mappings by snake_case names."""
+    """Converts an argument: addresses are checksummed, CIDs become text, structs become mappings with snake_case
+    names."""
     if part["type"] == "address":
         from web3 import Web3
 

@@ -35,7 +35,7 @@ GWEI = 10**9
 FJORD_INTERCEPT, FJORD_COEFFICIENT, FJORD_LEAST = -42_585_600, 836_500, 100
 """OP Stack specs, Fjord: a regression of batch bytes on FastLZ's; the first two in millionths."""
 BYTE_GAS = 16
-"""Gas of a byte of L1 calldata that is not zero."""
+"""Gas of a nonzero byte of L1 calldata."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class FeeProfile:
 
     stack: str
     base_fee: int
-    """Per gas, on the chain itself."""
+    """Base fee of the chain itself, in wei per gas."""
     l1_base_fee: int = 0
-    """Per gas of the parent chain; Arbitrum: its estimate of the price of L1 calldata, per gas."""
+    """Base fee of the parent chain, in wei per gas; on Arbitrum its estimate of the price of L1 calldata."""
     blob_base_fee: int = 0
     base_fee_scalar: int = 0
     blob_scalar: int = 0
@@ -57,7 +57,7 @@ class FeeProfile:
     def __post_init__(self) -> None:
         for name in ("base_fee", "l1_base_fee", "blob_base_fee", "base_fee_scalar", "blob_scalar"):
             if getattr(self, name) < 0:
-                raise UsageError(f"{name} is {getattr(self, name)}", hint="not negative")
+                raise UsageError(f"{name} is {getattr(self, name)}", hint="give 0 or more")
         if self.base_fee == 0:
             raise UsageError("the base fee is 0", hint="give --base-fee in gwei")
 
@@ -72,23 +72,23 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Sent:
-    """A transaction's use, or that of `calls` alike in sum: gas, and the bytes of its signed form."""
+    """The gas, and the bytes of the signed form, of one transaction or of `calls` transactions in sum."""
 
     calls: int
     gas: int
     zeros: int
     others: int
     compressed: int
-    """FastLZ's size."""
+    """Bytes after FastLZ compression."""
 
     @property
     def size(self) -> int:
-        """Bytes of all."""
+        """Bytes before compression."""
         return self.zeros + self.others
 
     @classmethod
     def of(cls, raw: bytes, gas: int) -> Sent:
-        """One signed transaction."""
+        """Measures one signed transaction."""
         zeros = raw.count(0)
         return cls(1, gas, zeros, len(raw) - zeros, fastlz_size(raw))
 
@@ -101,7 +101,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Fee:
-    """In wei of the chain's coin."""
+    """The fee of transactions, in wei of the chain's coin."""
 
     execution: int
     data: int
@@ -117,7 +117,7 @@ class Fee:
 
 
 def fee_of(sent: Sent, profile: FeeProfile) -> Fee:
-    """Returns the fee of transactions, each as large as their mean."""
+    """Returns the fee of transactions, computed as if each had their mean size."""
     execution = sent.gas * profile.base_fee
     if profile.stack == "op":
         return Fee(execution, _ecotone(sent, profile) if profile.fork == "ecotone" else _fjord(sent, profile))
@@ -129,7 +129,8 @@ def fee_of(sent: Sent, profile: FeeProfile) -> Fee:
 
 
 def cover(sent: Sent, profile: FeeProfile) -> float:
-    """By what a refund for gas alone must be multiplied to cover the data fee, too: total over execution."""
+    """Returns the factor by which a refund for gas must be multiplied to cover the data fee too: total over
+    execution."""
     fee = fee_of(sent, profile)
     return fee.total / fee.execution
 
@@ -149,9 +150,8 @@ def _fjord(sent: Sent, profile: FeeProfile) -> int:
 
 
 def fastlz_size(data: bytes) -> int:
-    """The length of FastLZ's level-1 form, by its format: runs of up to 32 literals after a byte of their own, matches
-    of two bytes up to 8 and of three up to 264, within 8,191 bytes back; greedy, the latest place of three bytes first.
-    """
+    """Returns the size in FastLZ's level-1 format: runs of up to 32 literals after a length byte, matches of two bytes
+    up to length 8 and of three up to 264, within 8,191 bytes back; greedy, by the latest occurrence of three bytes."""
     size = literals = at = 0
     seen: dict[bytes, int] = {}
     while at < len(data):
@@ -174,7 +174,7 @@ def fastlz_size(data: bytes) -> int:
 
 @cache
 def measured() -> Mapping[str, Mapping[str, Sent]]:
-    """ "deployment", "job" and "game" -> transaction -> what it took, all calls of it together, on Anvil."""
+    """Returns "deployment", "job" and "game" -> transaction -> what all its calls together used on Anvil."""
     text = resources.files(__package__).joinpath("costs.json").read_text()
     rows: dict[str, dict[str, dict[str, Any]]] = json.loads(text)["costs"]
     return {what: {name: Sent(**row) for name, row in of.items()} for what, of in rows.items()}
@@ -186,18 +186,20 @@ def total(rows: Mapping[str, Sent]) -> Sent:
 
 
 def profile_named(name: str, **given: int | None) -> FeeProfile:
-    """A profile with what a person gave instead (wei). Raises `UsageError`."""
+    """Returns a profile, with the values in `given` (wei) replaced. Raises `UsageError`."""
     if name not in PROFILES:
-        raise UsageError(f"there are no fees of {name!r}", hint=f"one of {', '.join(PROFILES)}")
+        raise UsageError(f"there is no fee profile {name!r}", hint=f"use one of {', '.join(PROFILES)}")
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     return replace(PROFILES[name], **changes)
 
 
 def sums() -> dict[str, Sent]:
-    """ "deployment", "job" (10 rounds x 8 slots) and "game" as measured, all their transactions together; "game_most".
+    """Returns the sums of all measured transactions of "deployment", "job" (10 rounds x 8 slots) and "game", and
+    "game_most".
 
-    The last is the dearest game that the rules of money admit (`prices.GAME_GAS`), in calls of the measured game's mean
-    size. The largest Program's game, played by `benchmarks/dispute.py --largest`, takes 22 calls and 2.53 M gas.
+    The last is the most expensive game that the economic rules admit (`prices.GAME_GAS`), in calls of the measured
+    game's mean size. The largest Program's game, played by `benchmarks/dispute.py --largest`, takes 22 calls and 2.53 M
+    gas.
     """
     found = {what: total(rows) for what, rows in measured().items()}
     game = found["game"]

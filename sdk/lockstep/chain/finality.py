@@ -1,4 +1,4 @@
-"""The part of a chain that somebody relies on: the setting `finality`, as a block.
+"""The last block that a process treats as final, by the setting `finality`.
 
 "latest"                the head
 "safe", "finalized"     the provider's block of that name; Ethereum: justified and finalized by the beacon chain;
@@ -22,7 +22,8 @@ log = structlog.get_logger(__name__)
 
 
 class FinalityTracker:
-    """One process's record of the last block that is relied on: asked for once a head; what was named last stands.
+    """Tracks the last final block: requests it once for each head, and keeps the last known one if the provider names
+    none.
 
     >>> finality = FinalityTracker(lambda head: head - 3)
     >>> finality.block, finality.look(10), finality.look(10), finality.block
@@ -30,15 +31,15 @@ class FinalityTracker:
     """
 
     def __init__(self, ask: Callable[[int], int]) -> None:
-        """`ask(head)` names the block, or raises TryLater or Unreachable."""
+        """`ask(head)` returns the final block's number, or raises TryLater or Unreachable."""
         self._ask = ask
         self._head: int | None = None
         self._told = False
         self.block = -1
-        """As named last; below zero if none was."""
+        """The last known final block; negative if there is none."""
 
     def look(self, head: int) -> int:
-        """Returns the last block that is relied on, by a chain whose head is `head`."""
+        """Returns the last final block of a chain whose head is `head`."""
         if head == self._head:
             return self.block
         self._head = head
@@ -47,13 +48,17 @@ class FinalityTracker:
             self.block, self._told = self._ask(head), False
         except (TryLater, Unreachable) as error:
             if not self._told:
-                log.warning("no block to rely on is named: the last one stands", why=error.message, hint=error.hint)
+                log.warning(
+                    "the chain's provider names no final block: the last known one is used",
+                    why=error.message,
+                    hint=error.hint,
+                )
             self._told = True
         return self.block
 
 
 def relied_block(w3: Web3, finality: str, head: int) -> int:
-    """The last block up to `head` that is relied on; below zero if there is none. Raises TryLater, Unreachable."""
+    """Returns the last final block up to `head`; negative if there is none. Raises TryLater, Unreachable."""
     if finality.isdigit():
         return head - int(finality)
     if finality == "latest":
@@ -65,5 +70,5 @@ def relied_block(w3: Web3, finality: str, head: int) -> int:
         return min(head, int(w3.eth.get_block(finality)["number"]))  # type: ignore[arg-type]
     except (Web3Exception, TypeError, KeyError, ValueError) as error:
         raise TryLater(
-            f"the chain's provider names no {finality} block", "set finality to a number of blocks, as 3"
+            f"the chain's provider names no {finality} block", "set finality to a number of blocks, such as 3"
         ) from error

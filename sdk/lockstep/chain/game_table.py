@@ -1,4 +1,4 @@
-"""Games as the chain shows them: read once while they stand as they stood, or with their logs."""
+"""Reads games from the chain, and caches each while its state is unchanged."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import GameContract, Market
 
 KEPT = 1_024
-"""Games that a table remembers as they stood."""
+"""Number of games whose state a table caches."""
 
 
 @dataclass(frozen=True)
 class GameTable:
-    """The games as the chain shows them."""
+    """Reads games from the chain."""
 
     contract: GameContract
     first_block: int
-    """The block of the deployment: no log is older."""
+    """The block of the deployment, before which there are no logs."""
     market: Market | None = None
-    """Given, a challenger also ends games whose claim another game has decided: its bond comes back at once."""
+    """If given, a challenger also ends games whose claim another game has decided, and gets its bond back at once."""
     _read: dict[GameId, Game] = field(default_factory=dict, compare=False, repr=False)
-    """Open games as they stood when they were read last: one request tells that they still stand so."""
+    """Open games as last read; one request shows if a game's state is still the same."""
 
     def game(self, game: GameId) -> Game:
-        """A game as it stands; raises NotFoundError if there is none, TryLater if the node's log lags behind."""
+        """Returns a game's current state; raises NotFoundError if there is no such game, TryLater if the node's log
+        lags behind."""
         found = games.read(self.contract, game, self.first_block, self._read.pop(game, None))
         if found.phase != GamePhase.CLOSED:
             self._read[game] = found
@@ -39,9 +40,9 @@ class GameTable:
         return found
 
     def log(self, game: GameId) -> list[GameEvent]:
-        """Its events, in order."""
+        """Returns the game's events, in order."""
         return games.log(self.contract, game, self.first_block)
 
     def decided_elsewhere(self, game: Game) -> bool:
-        """Returns True if a verdict on the game's claim counts no more."""
+        """Returns True if a verdict on the game's claim has no effect any more."""
         return self.market is not None and not self.market.live(game.claim)

@@ -1,4 +1,4 @@
-"""Dispute games on the chain: the game as it stands, its log and its moves as the protocol's values."""
+"""Dispute games on chain: a game's state, its log and its moves as the protocol's values."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ if TYPE_CHECKING:
 
 GAS = {"open": 1_000_000, "adjacent": 1_000_000, "defend": 1_000_000, "revealTensor": 1_000_000, "stage": 1_500_000,
        "proveOp": 3_000_000, "proveAlias": 1_400_000, "provePadding": 1_000_000, "resolve": 1_000_000}  # fmt: skip
-"""Limits by move: most carry the Program's header (up to 9 KiB); a verdict on a merge voids what was built on it."""
+"""Gas limits by move: most carry the Program's header (up to 9 KiB), and a verdict on a merge voids the rounds built on
+it."""
 GAS_DEFAULT = 500_000
 READS = 3
-"""A game is read that often before its log counts as late: a move may lie between the two requests."""
+"""Number of times that a game is read before its log counts as late: a move may be mined between two requests."""
 
 
 @dataclass(frozen=True)
 class LoggedEvent:
-    """One event of a game, and where the chain has it."""
+    """One event of a game, with its position on chain."""
 
     game: GameId
     event: moves.GameEvent
@@ -47,16 +48,17 @@ class LoggedEvent:
 
 
 def call(contract: contracts.GameContract, move: moves.Move, game_id: GameId) -> contracts.Call:
-    """The transaction that makes a move; `game_id` is ignored by `Open`."""
+    """Returns the transaction that makes a move; `game_id` is ignored for `Open`."""
     return contract.call(move.call, *move.arguments(game_id), gas=GAS.get(move.call, GAS_DEFAULT))
 
 
 def read(
     contract: contracts.GameContract, game_id: GameId, from_block: int = 0, known: game.Game | None = None
 ) -> game.Game:
-    """The game as it stands, which its last event says; the contract stores a hash. `known`: as it was read before.
+    """Returns a game's current state, from its last event; the contract stores only a hash. `known` is the state as
+    last read.
 
-    Raises `NotFoundError` if there is none, `TryLater` if the node's log is not as far as its state.
+    Raises `NotFoundError` if there is no such game, `TryLater` if the node's log is behind its state.
     """
     for _ in range(READS):
         hashed, spent, ended = contract.read("game", game_id)
@@ -70,16 +72,18 @@ def read(
         found = _left_by(logged[-1], _address("0x" + game.challenger_of(game_id).hex()))
         if (found.stored[0], found.verdict) == (hashed, ended):
             return replace(found, spent=spent)
-    raise TryLater(f"the log of the game {game_id.hex()} is not as far as the chain", "the next block brings it")
+    raise TryLater(
+        f"the provider's log of game {game_id.hex()} is behind the game's state", "try again after the next block"
+    )
 
 
 def verdict(contract: contracts.GameContract, game_id: GameId) -> moves.Verdict:
-    """The verdict on a game; NONE while it is open."""
+    """Returns the verdict on a game; NONE while it is open."""
     return moves.Verdict(contract.read("game", game_id)[2])
 
 
 def _left_by(entry: LogReceipt, challenger: Address) -> game.Game:
-    """The game as a log entry leaves it."""
+    """Returns the state in which a log entry leaves the game."""
     _, values = _values(entry)
     if "standing" in values:
         return as_it_stands(moves.GameState(*values["standing"]), challenger)
@@ -87,7 +91,7 @@ def _left_by(entry: LogReceipt, challenger: Address) -> game.Game:
 
 
 def as_it_stands(standing: moves.GameState, challenger: Address) -> game.Game:
-    """The game of these words, which `challenger` opened."""
+    """Decodes a game's state from its six words; `challenger` opened it."""
     fields: dict[str, Any] = {
         **game.unpacked(standing.parties, game.PARTIES), **game.unpacked(standing.turn, game.TURN)
     }  # fmt: skip
@@ -100,23 +104,23 @@ def as_it_stands(standing: moves.GameState, challenger: Address) -> game.Game:
 
 
 def log(contract: contracts.GameContract, game_id: GameId, from_block: int = 0) -> list[moves.GameEvent]:
-    """The game's events so far, in order: all that honest play needs to know of the other side."""
+    """Returns the game's events so far, in order: all that an honest player needs to know of the other side."""
     return [entry.event for entry in entries(contract, game_id, from_block)]
 
 
 def entries(contract: contracts.GameContract, game_id: GameId, from_block: int = 0) -> list[LoggedEvent]:
-    """The game's events so far, in order, with their places on the chain."""
+    """Returns the game's events so far, in order, with their positions on chain."""
     opened = _topic("Opened")
     return [_entry(found) for found in _logs(contract, from_block, [None, "0x" + game_id.hex()], opened)]
 
 
 def all_opened(contract: contracts.GameContract, from_block: int = 0) -> list[LoggedEvent]:
-    """The event `Opened` of every game, in order."""
+    """Returns the event `Opened` of every game, in order."""
     return [_entry(found) for found in _logs(contract, from_block, ["0x" + _topic("Opened").hex()])]
 
 
 def opened(contract: contracts.GameContract, claim: ClaimId, from_block: int = 0) -> list[GameId]:
-    """The games opened on a claim, in order."""
+    """Returns the games opened on a claim, in order."""
     logs = _logs(contract, from_block, ["0x" + _topic("Opened").hex(), None, "0x" + claim.hex()])
     return [GameId(bytes(entry["topics"][1])) for entry in logs]
 
@@ -129,10 +133,10 @@ def _logs(
     *,
     latest: bool = False,
 ) -> list[LogReceipt]:
-    """The latest block's first, back to the entry with the topic `first` or to `from_block`; returned in order.
-    `latest`: no further back than to the first that is found.
+    """Returns logs in order, read backwards from the latest block to the entry with the topic `first`, or to
+    `from_block`. With `latest`, stops at the first entry found.
 
-    A game is short beside its chain, and providers limit the blocks of a request.
+    Backwards, because a game is short compared with its chain, and providers limit the blocks of a request.
     """
     query, span = {"address": contract.address, "topics": topics}, span_of(contract.w3)
     last = int(contract.w3.eth.block_number)
@@ -150,11 +154,11 @@ def _logs(
 
 
 def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: moves.Proof = ()) -> game.DisputedClaim:
-    """Returns the facts that a challenger needs of a claim, which says `body`, before it opens a game.
+    """Returns the facts that a challenger needs of a claim with this `body` before it opens a game.
 
-    `carried`: the words of the claim whose carry is in its S_0.
+    `carried` is the body, as words, of the claim whose carry is in its S_0.
 
-    Raises `NotFoundError` if there is none or it is not revealed, `Mismatch` if it says something else.
+    Raises `NotFoundError` if there is no such claim or it is not revealed, `Mismatch` if its body is another.
     """
     held = market.claim(claim_id)
     if not held.transitions:
@@ -163,7 +167,7 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: move
     if held.status < ClaimStatus.REVEALED:
         raise NotFoundError(f"the claim {claim_id.hex()} is not revealed", "wait for its event Revealed")
     if held.digest != body_hash(body):
-        raise Mismatch(f"the claim {claim_id.hex()} says something else", "take its roots from the event Revealed")
+        raise Mismatch(f"the claim {claim_id.hex()} has other roots", "take its roots from the event Revealed")
     params = market.params(held.job)
     defending = contracts.GameContract(market.w3, Address(market.read("game"))).defending(held.worker)
     first, last = market.facts_of(claim_id, 1, carried), market.facts_of(claim_id, held.transitions)
@@ -175,13 +179,13 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: move
 
 
 def decode(entry: LogReceipt) -> moves.GameEvent:
-    """One log entry of the game contract. Raises `NotFoundError` for a log of anything else."""
+    """Decodes one log entry of the game contract. Raises `NotFoundError` for a log of anything else."""
     name, values = _values(entry)
     return _decoded(name, values)
 
 
 def _decoded(name: str, values: dict[str, Any]) -> moves.GameEvent:
-    """The event of a name; where it has the game's words, they are read once."""
+    """Returns the event of this name; decodes the game's state once if the event carries it."""
     words = values.get("standing")
     left = game.NO_GAME if words is None else as_it_stands(moves.GameState(*words), game.NOBODY)
     return _DECODERS[name](values, left)
@@ -197,7 +201,8 @@ def _values(entry: LogReceipt) -> tuple[str, dict[str, Any]]:
 
 
 def of_values(name: str, values: dict[str, Any]) -> moves.GameEvent | None:
-    """The event of a name with its arguments by their ABI names, bytes as bytes; None if it is no move of a game."""
+    """Returns the event of a name with its arguments by their ABI names, bytes as bytes; None if it is not a game's
+    event."""
     return _decoded(name, values) if name in _DECODERS else None
 
 

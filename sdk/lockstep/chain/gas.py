@@ -30,7 +30,8 @@ PERMIT_GAS = 55_000
 """Gas that a permit adds to `create`: its signature is checked, a nonce and an allowance are written."""
 
 WORKER_ROUND = ("join", "commit", "reveal")
-"""A slot's owner, where an aggregator sends the receipts and does what anybody may."""
+"""Transactions of a slot's owner in a round in which an aggregator sends the receipts and makes the calls open to
+anybody."""
 WORKER_ONCE = ("registerNode", "depositWithPermit")
 WORKER_END = ("requestUnbond", "withdrawUnbonded", "withdraw")
 
@@ -42,7 +43,7 @@ class Fees:
     base: int
     tip: int = 0
     stated: bool = False
-    """True if a person named the price, and no block did."""
+    """True if the user stated the price; otherwise it comes from a block."""
 
     @property
     def price(self) -> Wei:
@@ -54,13 +55,13 @@ class Fees:
         return Wei((gas_of(verbs) + more) * self.price)
 
     def told(self) -> str:
-        """As people read it."""
+        """Returns the price as text."""
         gwei = f"{self.price / GWEI:.4g} gwei"
         return f"{gwei} a unit of gas, " + ("as stated" if self.stated else "the base fee now and the tip")
 
 
 def gas_of(verbs: Iterable[str]) -> int:
-    """Units that these transactions take together."""
+    """Returns the gas that these transactions use together."""
     return sum(VERBS[verb] for verb in verbs)
 
 
@@ -70,11 +71,11 @@ def fees_now(w3: Web3) -> Fees:
 
 
 def fees_stated(gwei: str) -> Fees:
-    """Parses a person's --gas-price; raises UsageError."""
+    """Parses the option --gas-price; raises UsageError."""
     try:
         value = Decimal(gwei.strip())
     except InvalidOperation:
         value = Decimal(-1)
     if not value.is_finite() or not 0 <= value <= 10**6:
-        raise UsageError(f"--gas-price is {gwei!r}", hint="gwei a unit of gas, as 20 or 0.05")
+        raise UsageError(f"--gas-price is {gwei!r}", hint="give gwei per unit of gas, such as 20 or 0.05")
     return Fees(int(value * GWEI), 0, stated=True)

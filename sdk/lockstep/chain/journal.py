@@ -1,4 +1,5 @@
-"""An account's signed transactions, in one SQLite file: each written before it is sent, with its outcome."""
+"""The journal of an account's signed transactions in one SQLite file: each is written before it is sent, with its
+outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ CREATE TABLE IF NOT EXISTS transactions (
 """
 _OURS = "account=:account AND genesis=:genesis"
 _SIGNED_SCHEMA = "CREATE TABLE IF NOT EXISTS signed (hash TEXT PRIMARY KEY) WITHOUT ROWID"
-"""Every transaction ever signed here; a key that is forgotten leaves it."""
+"""Every transaction ever signed here; it stays when its key is forgotten."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,10 @@ class SentReceipt:
 
 
 class OutboxJournal:
-    """The transactions of one account on one chain. Its caller's lock makes it safe for threads."""
+    """The transactions of one account on one chain. Not thread-safe: the caller locks."""
 
     def __init__(self, path: Path, account: str, genesis: str) -> None:
-        """`genesis`: the hash of the chain's first block; a local chain that was started anew has the same id."""
+        """`genesis` is the hash of the chain's first block, which distinguishes local chains with the same chain id."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._where = {"account": account, "genesis": genesis}
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
@@ -71,21 +72,21 @@ class OutboxJournal:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """All or nothing of what is written inside, and nobody else writes meanwhile."""
+        """Makes the writes in its block atomic and exclusive."""
         # A full disk takes the transaction back by itself: the connection rolls back what is open, and no more.
         with self._database:
             self._database.execute("BEGIN IMMEDIATE")
             yield
 
     def row(self, key: str) -> sqlite3.Row | None:
-        """The transaction under a key."""
+        """Returns the transaction with this key, if any."""
         row: sqlite3.Row | None = self._run(
             f"SELECT * FROM transactions WHERE key=:key AND {_OURS}", key=key
         ).fetchone()
         return row
 
     def insert(self, row: dict[str, Any]) -> None:
-        """Write a signed transaction down, in the place of one under the same key."""
+        """Records a signed transaction, replacing one with the same key."""
         row = {**row, **self._where}
         hashes = [(hash_,) for hash_ in json.loads(row["hashes"])]
         self._database.executemany("INSERT OR IGNORE INTO signed VALUES (?)", hashes)
@@ -93,15 +94,15 @@ class OutboxJournal:
         self._database.execute(f"INSERT OR REPLACE INTO transactions ({columns}) VALUES ({marks})", row)
 
     def delete(self, key: str) -> None:
-        """Remove a key; that its transaction was signed stays known."""
+        """Removes a key; the hash of its transaction stays recorded."""
         self._run(f"DELETE FROM transactions WHERE key=:key AND {_OURS}", key=key)
 
     def rename(self, key: str, name: str) -> None:
-        """Keep a transaction under another key, in the place of one that has it."""
+        """Gives a transaction another key, replacing one that has it."""
         self._run(f"UPDATE OR REPLACE transactions SET key=:name WHERE key=:key AND {_OURS}", key=key, name=name)
 
     def settle(self, receipt: SentReceipt) -> None:
-        """Write down what became of a transaction."""
+        """Records the outcome of a transaction."""
         state, text = "mined" if receipt.succeeded else "reverted", json.dumps(asdict(receipt))
         self._run(
             f"UPDATE transactions SET state=:state, receipt=:text WHERE key=:key AND {_OURS}",
@@ -120,12 +121,12 @@ class OutboxJournal:
         return self._run(f"SELECT * FROM transactions WHERE state='sent' AND {_OURS} ORDER BY nonce").fetchall()
 
     def keys(self, prefix: str) -> list[str]:
-        """Every key that begins so, lowest nonce first."""
+        """Returns every key with this prefix, lowest nonce first."""
         rows = self._run(f"SELECT key FROM transactions WHERE {_OURS} ORDER BY nonce")
         return [key for (key,) in rows if key.startswith(prefix)]
 
     def nonces(self) -> set[int]:
-        """Every nonce that is written down."""
+        """Returns every recorded nonce."""
         return {nonce for (nonce,) in self._run(f"SELECT nonce FROM transactions WHERE {_OURS}")}
 
     def signed(self, hash_: str) -> bool:

@@ -44,7 +44,8 @@ def create_account(path: Path, password: str, secret: bytes | None = None, work:
 
 
 def load_account(path: Path, password: str) -> LocalAccount:
-    """The staking key in `path`. Raises `KeyStoreError` for a missing file, another format or a wrong password."""
+    """Decrypts the staking key in `path`. Raises `KeyStoreError` for a missing file, another format or a wrong
+    password."""
     from eth_account import Account
 
     keystore = _keystore(path)
@@ -57,7 +58,7 @@ def load_account(path: Path, password: str) -> LocalAccount:
 
 
 def account_address(path: Path) -> Address:
-    """The address that the keystore in `path` names; no password is needed. Raises `KeyStoreError`."""
+    """Returns the address in the keystore at `path` without its password. Raises `KeyStoreError`."""
     from eth_utils.address import to_checksum_address
 
     return Address(to_checksum_address("0x" + _keystore(path)["address"].removeprefix("0x")))
@@ -69,7 +70,7 @@ def _keystore(path: Path) -> dict[str, Any]:
 
 
 def keystore_of(data: bytes) -> dict[str, Any]:
-    """A v3 keystore, its keys in lower case. Raises `Malformed`."""
+    """Parses a v3 keystore, and lowers the case of its field names. Raises `Malformed`."""
     keystore: dict[str, Any] = _lowered(from_json(data, MAX_FILE_BYTES))
     crypto = _KEYSTORE(keystore, "the keystore")["crypto"]
     parameters = _KDF[crypto["kdf"]](crypto["kdfparams"], "kdfparams")
@@ -81,12 +82,12 @@ def keystore_of(data: bytes) -> dict[str, Any]:
 
 
 def _lowered(value: Any) -> Any:
-    """Ethereum's clients do not agree on the case of keys."""
+    """Lowers the case of field names, in which Ethereum's clients differ."""
     return {name.lower(): _lowered(x) for name, x in value.items()} if isinstance(value, dict) else value
 
 
 MAX_SCRYPT_BLOCKS = 1 << 24
-"""128 bytes each: 2 GiB for a moment."""
+"""Limit on scrypt blocks of 128 bytes: 2 GiB for a moment."""
 _WORK, _LENGTH, _HEX = whole(1, 1 << 24), whole(32, 32), hexes(None, bare=True)
 _KDF = {
     "scrypt": table({"n": _WORK, "r": _WORK, "p": whole(1, 64), "dklen": _LENGTH, "salt": _HEX}),
@@ -121,7 +122,7 @@ def create_node_key(path: Path, seed: bytes | None = None) -> SigningKey:
 
 
 def load_node_key(path: Path) -> SigningKey:
-    """The node key in `path`. Raises `KeyStoreError` if it is missing, malformed or readable by others."""
+    """Loads the node key in `path`. Raises `KeyStoreError` if it is missing, malformed or readable by others."""
     from nacl.signing import SigningKey
 
     text = _read(path)
@@ -140,7 +141,7 @@ def _read(path: Path) -> bytes:
         # home.
         if not place.is_relative_to(path.absolute().parent.resolve()):
             raise KeyStoreError(
-                f"{path} is a link out of its folder", f"name the key's own home: --home {place.parent}"
+                f"{path} is a symbolic link out of its folder", f"name the key's own home: --home {place.parent}"
             )
         with refusing(KeyStoreError, str(path), "restore the file from its backup"):
             return file_bytes(place)
@@ -151,7 +152,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    """Mode 0600 from the first byte on, whole or not at all, never over an existing key."""
+    """Writes a new file atomically with mode 0600; never overwrites an existing key."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

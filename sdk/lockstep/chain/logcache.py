@@ -1,7 +1,7 @@
-"""Logs of final blocks on disk: after a restart a reader asks for new blocks alone.
+"""A copy of final blocks' logs on disk, so that a restarted reader requests only new blocks.
 
-A cache is nothing but a copy. What does not fit - another chain, another deployment, another hash at its last block, a
-byte that changed - is dropped with a warning, and read again from the chain.
+A copy that does not fit (another chain, another deployment, another hash at its last block, a changed byte) is dropped
+with a warning, and the logs are read again from the chain.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class RawLog:
-    """A log as the chain has it, with its block's time."""
+    """An undecoded log, with its block's time."""
 
     block: int
     place: int
@@ -66,7 +66,7 @@ class RawLog:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any], time: Seconds) -> RawLog:
-        """From an entry of eth_getLogs."""
+        """Converts an entry of eth_getLogs."""
         return cls(
             int(entry["blockNumber"]), int(entry["logIndex"]), bytes(entry["blockHash"]), int(time), entry["address"],
             b"".join(bytes(topic) for topic in entry["topics"]), bytes(entry["data"]), bytes(entry["transactionHash"]),
@@ -74,7 +74,7 @@ class RawLog:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """As eth_getLogs gives it."""
+        """The log in the form of eth_getLogs."""
         return {
             "blockNumber": self.block, "logIndex": self.place, "blockHash": self.hash, "blockTimestamp": self.time,
             "address": self.address, "data": self.data, "transactionHash": self.tx,
@@ -84,22 +84,22 @@ class RawLog:
 
 @dataclass(frozen=True)
 class Covered:
-    """Everything before a block is in the cache."""
+    """The end of the cached range: all blocks before `next` are in the cache."""
 
     next: int
     hash: str
     """The hash of the block before `next`."""
     digest: bytes = bytes(32)
-    """Over every log, in order."""
+    """A hash over all cached logs, in order."""
 
 
 class LogCache:
     """The logs of one deployment's final blocks, in a file that several deployments and processes may share."""
 
     def __init__(self, path: Path, w3: Web3, addresses: Addresses, *, checked: bool = False) -> None:
-        """Opens the file; whatever is wrong with it is told and costs the copy alone.
+        """Opens the file; a defect of it is logged, and only the copy is lost.
 
-        `checked`: two providers agree on what goes in. What one alone has told is another copy.
+        `checked` is True if two providers agree on the logs; the logs of an unchecked provider are a separate copy.
         """
         places = ":".join(str(each) for each in astuple(addresses))
         genesis = w3.eth.get_block(0)["hash"].hex()
@@ -116,9 +116,9 @@ class LogCache:
             self._database = None
 
     def read(self, hash_of: Callable[[int], str | None]) -> tuple[list[RawLog], Covered] | None:
-        """Every log, in order, and how far they reach; None if there is nothing that fits the chain.
+        """Returns all cached logs in order, and the range that they cover; None if the cache does not fit the chain.
 
-        `hash_of`: what the chain says of a block.
+        `hash_of` returns the chain's hash of a block.
         """
         covered = self._run(self._covered)
         if covered is None:
@@ -136,11 +136,11 @@ class LogCache:
         return logs, covered
 
     def add(self, since: int, logs: Iterable[RawLog], last: int, hash_: str) -> None:
-        """Write down the logs of the blocks from `since` to `last`, unless another process was first."""
+        """Adds the logs of the blocks from `since` to `last`, unless another process was first."""
         self._run(lambda database: self._add(database, since, list(logs), last, hash_))
 
     def forget(self) -> None:
-        """Drop the copy."""
+        """Drops the copy."""
         self._run(self._forget)
 
     # -- inside
@@ -177,17 +177,19 @@ class LogCache:
                 database.execute(f"DELETE FROM {table} WHERE of=?", (self._of,))
 
     def _drop(self, why: str) -> None:
-        log.warning("the copy of the chain's logs is dropped: they are read again", path=str(self._path), why=why)
+        log.warning(
+            "the local copy of the chain's logs is dropped, and the logs are read again", path=str(self._path), why=why
+        )
         self._run(self._forget)
 
     def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
-        """Do something with the file. A cache is never worth a failure: without one, everything is read again."""
+        """Runs work on the database; on an error the cache is dropped, since everything can be read again."""
         if self._database is None:
             return None
         try:
             return work(self._database)
         except (sqlite3.OperationalError, OSError) as error:
-            log.warning("the copy of the chain's logs is of no use now", path=str(self._path), why=str(error))
+            log.warning("the local copy of the chain's logs cannot be used now", path=str(self._path), why=str(error))
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             self._begin_anew(str(error))
         return None
@@ -196,7 +198,7 @@ class LogCache:
         try:
             self._connect()
         except (sqlite3.OperationalError, OSError) as error:
-            log.warning("no copy of the chain's logs can be kept", path=str(self._path), why=str(error))
+            log.warning("the chain's logs cannot be copied to disk", path=str(self._path), why=str(error))
         except sqlite3.DatabaseError as error:
             self._begin_anew(str(error))
 
@@ -213,8 +215,10 @@ class LogCache:
         self._database = database
 
     def _begin_anew(self, why: str) -> None:
-        """Remove a file that is no database any more."""
-        log.warning("the copy of the chain's logs is damaged: they are read again", path=str(self._path), why=why)
+        """Replaces a damaged database file by a new one."""
+        log.warning(
+            "the local copy of the chain's logs is damaged, and the logs are read again", path=str(self._path), why=why
+        )
         self.close()
         with suppress(OSError, sqlite3.Error):
             for suffix in ("", "-wal", "-shm"):
@@ -223,7 +227,7 @@ class LogCache:
 
 
 def _digest(before: bytes, logs: Iterable[RawLog]) -> bytes:
-    """Over logs, each after those before it."""
+    """Extends the hash over all logs by these."""
     for each in logs:
         before = hashlib.sha256(before + repr(astuple(each)).encode()).digest()
     return before

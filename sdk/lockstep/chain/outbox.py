@@ -1,11 +1,11 @@
-"""The outbox: every transaction is written down before it is sent, and sent until it is mined, once per key.
+"""The outbox writes every transaction to disk before it is sent, and sends it until it is mined, once per key.
 
 submit(call, key):  key known? -> that transaction;  else nonce -> sign -> write (SQLite) -> broadcast
 wait(key):          receipt? -> done;  not yet? -> broadcast again, with a higher fee when it is stuck
 after kill -9:      `recover` broadcasts what was written and not mined; nothing is signed twice under one key
-after a reorganisation: what is mined no more, by the account's nonce, is broadcast again in its place, at the next use
-                    of the outbox or when the account's process tends it
-whenever nothing of the account is mined for long: all of it is broadcast again, the first with a higher fee
+after a reorganisation: a transaction that is no longer mined, by the account's nonce, is broadcast again in its place,
+                    at the next use of the outbox or when the account's process calls `tend`
+if none of the account's transactions is mined for STUCK_SECONDS: all are broadcast again, the first with a higher fee
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 STUCK_SECONDS = 30.0
-"""Seconds (on this machine: pacing only) without a mined transaction until all that waits is sent again."""
+"""Machine seconds without a mined transaction after which all waiting ones are sent again."""
 ASKED_SECONDS = 180.0
-"""Seconds (on this machine) for which a call that the bound held back is told to wait: a caller that still wants it has
-asked again by then, however long its back-off and however slow the chain is."""
+"""Machine seconds for which a call that the fee bound held back is reported as waiting. A caller that still wants it
+has asked again by then, whatever its back-off and the chain's pace."""
 
 log = structlog.get_logger(__name__)
 
@@ -48,16 +48,17 @@ class Outbox:
         self, path: Path, w3: Web3, account: LocalAccount, max_fee_wei: int | None = None,
         max_tip_wei: int | None = None,
     ) -> None:  # fmt: skip
-        """`max_fee_wei` bounds what is paid per gas: above it `TryLater` is raised instead of sending. `max_tip_wei`
-        bounds the tip in it; None: as the fee.
+        """`max_fee_wei` bounds the price per gas: above it, sending raises `TryLater`. `max_tip_wei` bounds the tip
+        within it; None: the same bound.
 
-        The default is the highest fee that any job refunds, so that no defender stops below what it is paid back.
+        The default is the highest fee that any job refunds, so that no defender stops below the price that it is
+        refunded.
         """
         cap = MAX_FEE_CAP if max_fee_wei is None else max_fee_wei
         self._wire = Wire(w3, account, cap, cap if max_tip_wei is None else max_tip_wei)
         self._lock = threading.RLock()
         self._unsent: dict[str, float] = {}
-        """When each call that the bound held back before it was signed was asked for last, by its label."""
+        """By label of a call that the fee bound held back before signing: the machine time of its latest request."""
         self._push_at = time.monotonic() + STUCK_SECONDS
         self._journal = OutboxJournal(path, account.address, w3.eth.get_block(0)["hash"].hex())
         self.recover()
@@ -68,11 +69,12 @@ class Outbox:
         return self._wire.address
 
     def close(self) -> None:
-        """Closes the file; what was submitted stays submitted."""
+        """Closes the file; submitted transactions stay submitted."""
         self._journal.close()
 
     def send(self, call: Call, key: str, *, check: bool = True, timeout: float = 120.0) -> SentReceipt:
-        """Submits and waits. Raises the rule that the call broke (`ChainError`, `FundsError`), or `TryLater`."""
+        """Submits a call and waits until it is mined. Raises the error of the broken rule (`ChainError`, `FundsError`),
+        or `TryLater`."""
         self.submit(call, key, check=check)
         return self.wait(key, timeout)
 
@@ -85,10 +87,10 @@ class Outbox:
         return [self.wait(key, timeout) for key in keys]
 
     def submit(self, call: Call, key: str, *, check: bool = True, nonce: int | None = None) -> None:
-        """Writes the transaction down and broadcasts it. A key that is known changes nothing: idempotent.
+        """Writes the transaction to disk and broadcasts it. It is idempotent: a known key changes nothing.
 
-        `check` runs the call first and raises the rule that it would break, before anything is signed. `nonce`: the
-        only one under which it may be signed; `ChainError` if another transaction has taken it.
+        `check` simulates the call first and raises the error of the rule that it would break, before anything is
+        signed. `nonce` is the only one with which it may be signed; `ChainError` if another transaction has used it.
         """
         with self._lock:
             self._restore()
@@ -103,7 +105,7 @@ class Outbox:
                 if nonce is not None and nonce != due:
                     raise ChainError(
                         f"{self.address} has sent {due} transactions, not {nonce}",
-                        "another program uses this key: begin anew, with the key alone",
+                        "another program uses this key: start again with a key that only this one uses",
                     )
                 row = self._wire.sign(key, call, due, *self._fees(call))
                 self._journal.insert(row)
@@ -115,7 +117,8 @@ class Outbox:
                 raise
 
     def wait(self, key: str, timeout: float = 120.0) -> SentReceipt:
-        """The receipt of a submitted key. Raises the broken rule if it reverted, `TryLater` after `timeout` seconds."""
+        """Returns the receipt of a submitted key. Raises the error of the broken rule if it reverted, `TryLater` after
+        `timeout` seconds."""
         deadline = time.monotonic() + timeout
         pause = 0.05
         while True:
@@ -126,17 +129,19 @@ class Outbox:
                     raise self._wire.reason(self._known(key))
                 return receipt
             if time.monotonic() >= deadline:
-                raise TryLater(f"{key} is not mined after {timeout:.0f} s", "it stays in the outbox: wait for it again")
+                raise TryLater(
+                    f"{key} is not mined after {timeout:.0f} s", "the transaction stays in the outbox: wait again"
+                )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.5)
 
     def receipt(self, key: str) -> SentReceipt | None:
-        """The receipt if the key was submitted and is mined; does not wait."""
+        """Returns the receipt of a key, if it was submitted and is mined; does not wait."""
         with self._lock:
             return self._look(key) if self._journal.row(key) is not None else None
 
     def held(self) -> str:
-        """Returns the reason why what is not mined is not bid for any higher; "" if nothing waits for that reason."""
+        """Returns the reason why a fee bound keeps waiting transactions from a higher bid; "" if there is none."""
         with self._lock:
             labels = [row["label"] for row in self._journal.waiting() if self._settle(row["key"]) is None]
             # What nobody has asked for again is wanted no more: its window is over.
@@ -154,12 +159,13 @@ class Outbox:
             return ""
 
     def keys(self, prefix: str) -> list[str]:
-        """The keys that begin so, whatever became of them, lowest nonce first."""
+        """Returns the keys with this prefix, mined or not, lowest nonce first."""
         with self._lock:
             return self._journal.keys(prefix)
 
     def last_block(self, prefix: str) -> int | None:
-        """The last block with a transaction whose key begins so, 0 if there is none; None while one is not mined."""
+        """Returns the last block with a transaction whose key has this prefix, 0 if there is none; None while one is
+        not mined."""
         with self._lock:
             self._restore()
             receipts = [self._settle(key) for key in self._journal.keys(prefix)]
@@ -167,7 +173,8 @@ class Outbox:
             return None if len(blocks) < len(receipts) else max(blocks, default=0)
 
     def recover(self) -> list[str]:
-        """Broadcasts everything written and not mined, lowest nonce first; returns the keys. Called on opening."""
+        """Broadcasts every transaction that is written and not mined, lowest nonce first; returns the keys. Called on
+        opening."""
         with self._lock:
             self._restore()
             unmined = [row for row in self._journal.waiting() if self._settle(row["key"]) is None]
@@ -176,15 +183,19 @@ class Outbox:
             return [row["key"] for row in unmined]
 
     def tend(self) -> None:
-        """Broadcasts again what a reorganisation took off the chain, and what waits for long: call it at each block.
+        """Broadcasts again what a reorganisation reverted and what has waited for long; to be called at each block.
 
-        An account that has nothing to send would not notice that its deposit is gone, and wait for it for ever.
+        Otherwise an account with nothing to send would never notice that its deposit was reverted.
         """
         with self._lock:
             try:
                 self._restore()
             except (ChainError, FundsError, TryLater) as error:
-                log.warning("what a reorganisation undid cannot be sent again yet", code=error.code, why=error.message)
+                log.warning(
+                    "a transaction that a reorganisation reverted cannot be sent again yet",
+                    code=error.code,
+                    why=error.message,
+                )
             if self._journal.waiting() and time.monotonic() >= self._push_at:
                 self._push()
 
@@ -197,7 +208,7 @@ class Outbox:
             self._journal.delete(key)
 
     def rename(self, key: str, name: str) -> None:
-        """Keep a transaction under another key."""
+        """Gives a transaction another key."""
         with self._lock:
             self._journal.rename(key, name)
 
@@ -207,13 +218,13 @@ class Outbox:
             return self._journal.signed("0x" + transaction.hex())
 
     def simulate(self, call: Call) -> None:
-        """Runs the call on the pending state. Raises the rule that it would break."""
+        """Simulates the call on the pending state. Raises the error of the rule that it would break."""
         self._wire.simulate(call)
 
     # -- inside
 
     def _fees(self, call: Call) -> tuple[int, int]:
-        """The wire's; what it holds back is remembered for `held`."""
+        """Returns the fees for a call; remembers a call that the fee bound holds back, for `held`."""
         try:
             fees = self._wire.fees()
         except TryLater:
@@ -264,12 +275,13 @@ class Outbox:
                     self._wire.broadcast(row["raw"])
         except (ChainError, FundsError, TryLater) as error:
             # Whoever asked may wait for another one: it is pushed again.
-            log.warning("what waits cannot be sent again", code=error.code, message=error.message)
+            log.warning("a waiting transaction cannot be sent again", code=error.code, message=error.message)
 
     def _close_gaps(self, mined: int, unmined: Sequence[sqlite3.Row]) -> None:
-        """Before transactions that wait: nonces that a reorganisation freed and whose keys were forgotten.
+        """Fills nonces that a reorganisation freed and whose keys were forgotten.
 
-        Nothing after them is mined until something takes them: a transfer of nothing to ourselves.
+        No later transaction is mined until they are used: each is filled by a transfer of nothing to the account
+        itself.
         """
         last = max((row["nonce"] for row in unmined), default=mined)
         for nonce in sorted(set(range(mined, last)) - self._journal.nonces()):
@@ -286,7 +298,7 @@ class Outbox:
         return row
 
     def _settle(self, key: str) -> SentReceipt | None:
-        """The receipt, written down when first seen."""
+        """Returns the receipt of a key, and records it when it is first seen."""
         row = self._known(key)
         if row["receipt"] is not None:
             return SentReceipt(**json.loads(row["receipt"]))
@@ -312,9 +324,10 @@ class Outbox:
         return None
 
     def _send_again(self, key: str) -> None:
-        """Not mined for long: the same call with more fee, or with a new nonce if another transaction took this one.
+        """Sends a call that has waited for long again: with a higher fee, or with a new nonce if another transaction
+        took its own.
 
-        Above the bounds it waits as it is.
+        Above the fee bounds it is left as it is.
         """
         row = self._known(key)
         call = Call(row["recipient"], row["data"], row["gas"], row["label"], int(row["value"]))

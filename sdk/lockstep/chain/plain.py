@@ -1,4 +1,4 @@
-"""An event's arguments as JSON has them, and the schema of that: bytes as hex, wide integers as decimal strings.
+"""An event's arguments in JSON, and their schema: bytes as hex, wide integers as decimal strings.
 
 >>> plain("JobMarket", "JobCancelled", {"job": bytes(32), "refunded": 5})["refunded"]
 '5'
@@ -13,20 +13,20 @@ from lockstep.chain import artifacts
 from lockstep.protocol.market.events import Logged
 
 NUMBER_BITS = 64
-"""The widest integer that JSON has as a number: a round, a slot, a time. What is wider is an amount or a mask."""
+"""The widest integer that becomes a JSON number: a round, a slot, a time. Wider ones are amounts or masks."""
 CID_OR_NOTHING = "^(b[a-z2-7]{58})?$"
 NO_CID_TOLD = "A CID; empty: none that can be read."
 
 
 def plain(contract: str, event: str, args: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The arguments by their names in snake_case; `prefix` stands before hex."""
+    """Returns the arguments by their names in snake_case, in JSON's types; `prefix` precedes hex digits."""
     return _struct(artifacts.load(contract).entries("event")[event]["inputs"], args, prefix)
 
 
 def schema_of(kind: type[Logged], shared: str) -> dict[str, dict[str, Any]]:
-    """The arguments of an event as `plain` writes them without a prefix: a JSON Schema by the name of each.
+    """Returns a JSON Schema for each argument of an event, as `plain` writes it without a prefix.
 
-    `shared` stands before the definitions that schemas have in common: `amount`, `address`, `hash`.
+    `shared` is the path of the shared definitions `amount`, `address`, `hash`.
     """
     found: dict[str, dict[str, Any]] = {}
     for part in artifacts.load(kind.contract).entries("event")[kind.event]["inputs"]:

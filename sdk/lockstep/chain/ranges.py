@@ -1,4 +1,4 @@
-"""Ranges of blocks: how many blocks of logs a provider gives at once.
+"""Adapts the block range of log requests to the provider's limits.
 
 refused     the range that its message names; else half of what was asked, down to one block
 answered    twice as many; a growth that was refused is tried again after twice as many answers
@@ -18,48 +18,49 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 CHUNK_BLOCKS = 2_000
-"""Blocks asked for in one request, at most."""
+"""The most blocks of one request."""
 PATIENCE_ANSWERS = 64
-"""After so many answers a growth that was always refused is tried again."""
+"""Number of answers after which a refused growth is tried again, at most."""
 
 _RANGES = (
     re.compile(r"\[\s*(0x[0-9a-f]+)\s*,\s*(0x[0-9a-f]+)\s*\]"),
     re.compile(r"\brange\s+(\d+)\s*-\s*(\d+)"),
 )
-"""A range that would be answered: Alchemy and Infura; reth."""
+"""Patterns of messages that name an acceptable range: Alchemy and Infura; reth."""
 _LIMITS = (
     re.compile(r"\b(?:up to|limited to|over|than)\s+(?:an?\s+)?(?:0\s*-\s*)?([\d,]+)(k?)[\s-]*(?:blocks?|range|max)\b"),
     re.compile(r"\bmax(?:imum)?(?: allowed)?(?: block)? range(?: is| of|:)?\s*([\d,]+)(k?)"),
     re.compile(r"\brange[^.]*\bmax(?:imum)? is\s*([\d,]+)(k?)"),
 )  # fmt: skip
-"""The longest range: Alchemy, QuickNode, drpc; reth, BSC; Cloudflare."""
+"""Patterns of messages that name the longest range: Alchemy, QuickNode, drpc; reth, BSC; Cloudflare."""
 
 
 class Span:
-    """The blocks to ask for next, of one provider."""
+    """The number of blocks to request next from one provider."""
 
     def __init__(self) -> None:
         self._most = CHUNK_BLOCKS
         self._told = 0
-        """The longest range that it has named; 0: none."""
+        """The longest range that the provider has named; 0: none."""
         self._patience = 1
         self._answers = 0
         self._grew = False
 
     @property
     def blocks(self) -> int:
-        """For the next request: at least one."""
+        """Blocks of the next request, at least one."""
         return max(1, min(self._most, CHUNK_BLOCKS))
 
     def refused(self, asked: int, message: str = "") -> None:
-        """So many blocks were too many."""
+        """Records that the provider refused a range of `asked` blocks."""
         limit = hint(message, asked)
         self._told = limit or self._told
         self._patience = min(2 * self._patience, PATIENCE_ANSWERS) if self._grew else self._patience
         self._most, self._answers, self._grew = limit or max(1, asked // 2), 0, False
 
     def answered(self, asked: int) -> None:
-        """So many blocks were answered. A request for fewer than allowed tells nothing."""
+        """Records that the provider answered a range of `asked` blocks; a shorter range than allowed changes
+        nothing."""
         if asked < self.blocks:
             return
         # A growth that stood needs no patience; a range that the provider named is left after long alone.
@@ -82,7 +83,7 @@ def span_of(w3: Web3) -> Span:
 
 
 def hint(message: str, asked: int) -> int:
-    """The blocks that a refusal of `asked` blocks says are allowed; 0 if it names no fewer."""
+    """Returns the number of blocks that a refusal of `asked` blocks allows; 0 if it names no smaller one."""
     text = message.lower()
     found = 0
     for pattern in _RANGES:
@@ -101,8 +102,9 @@ def hint(message: str, asked: int) -> int:
 def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int) -> list[Any] | None:
     """The logs of these blocks that a query (address, topics) is about; None if the provider refuses so many.
 
-    The span of the connection learns from it. Raises `Unreachable` if it does not answer, or refuses the logs of a
-    single block. A provider that is silent costs a timeout a try: the caller comes back later, and asks for fewer.
+    The connection's span adapts to the answer. Raises `Unreachable` if the provider does not answer, or refuses the
+    logs of a single block. Each try of a silent provider costs a timeout: the caller retries later with a shorter
+    range.
     """
     from web3.exceptions import Web3Exception
 

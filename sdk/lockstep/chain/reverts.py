@@ -1,4 +1,4 @@
-"""Reverts read back: the bytes that a failed call returns -> the rule that it broke, with its hint."""
+"""Decodes revert data into the error of the broken rule, with its hint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.protocol.hashing import keccak
 from lockstep.protocol.reverts import revert
 
 SHOWN_BYTES = 256
-"""Bytes of an unknown error that a message shows, at most."""
+"""The most bytes of an unknown error that a message shows."""
 
 _STRING = keccak(b"Error(string)")[:4]
 _PANIC = keccak(b"Panic(uint256)")[:4]
@@ -19,7 +19,7 @@ _PANIC = keccak(b"Panic(uint256)")[:4]
 
 @cache
 def _errors() -> dict[bytes, dict[str, Any]]:
-    """Every custom error of every contract, by selector."""
+    """Returns every custom error of every contract, by selector."""
     found: dict[bytes, dict[str, Any]] = {}
     for name in artifacts.NAMES:
         for entry in artifacts.load(name).entries("error").values():
@@ -28,7 +28,7 @@ def _errors() -> dict[bytes, dict[str, Any]]:
 
 
 def decode(data: bytes) -> ChainError | FundsError:
-    """The error that the returned bytes encode. Bytes of no known error become a plain `ChainError`."""
+    """Decodes a call's revert data into an error. Unknown data become a plain `ChainError`."""
     from eth_abi.exceptions import DecodingError
 
     try:

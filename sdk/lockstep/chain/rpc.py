@@ -1,12 +1,12 @@
-"""JSON-RPC endpoints of one chain: each tried again when it is busy, the next one asked when it is gone.
+"""JSON-RPC endpoints of one chain: each is retried while it is busy, and replaced by the next one when it fails.
 
     one request      the first endpoint that is not in back-off; again after a delay (`stamina`), at most ATTEMPTS times
                      and about `timeout` seconds; then it is in back-off, and the next one is asked
     back-off         BACKOFF_SECONDS, twice as long each time; after it the endpoint is the first again
     a transaction    goes to every endpoint: its hash makes it one, however often it arrives
-    nobody answered  `Unreachable`; it names hosts alone, for a URL may hold a key (`base.redaction`)
+    no answer        `Unreachable`; it names hosts only, since a URL may hold a key (`base.redaction`)
 
-No request goes to an endpoint before it has told that it is of the chain.
+An endpoint gets no request before it has returned the expected chain id.
 """
 
 from __future__ import annotations
@@ -36,33 +36,34 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 20.0
 PATIENCE = 3
-"""Timeouts that the whole of an answer may take: each of its parts has one."""
+"""The time for a whole answer, in timeouts; each of its parts has one timeout."""
 PIECE_BYTES = 1 << 16
 HEADERS = {"Content-Type": "application/json"}
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 RECURSION_LIMIT = 1000
-"""CPython's own. py_ecc, which web3 imports, raises it to 100,000: a nested text then overflows a parser's stack."""
+"""CPython's default. py_ecc, which web3 imports, raises it to 100,000, and a nested text could overflow a parser's
+stack."""
 
 ATTEMPTS = 5
-"""At one endpoint, for one request."""
+"""Attempts of one request at one endpoint."""
 WAIT_SECONDS = (0.2, 5.0)
-"""Before the second attempt, and at most; doubled each time, with jitter."""
+"""Seconds before the second attempt, and at most; the delay doubles each time, with jitter."""
 BACKOFF_SECONDS = (15.0, 300.0)
-"""For how long the next endpoint is asked instead of one that failed, at first and at most."""
+"""Seconds for which a failed endpoint is in back-off, at first and at most."""
 
 BUSY_STATUSES = frozenset({429, 502, 503, 504})
-"""HTTP statuses that pass."""
+"""HTTP statuses after which a request is retried."""
 TOO_MUCH_STATUSES = frozenset({400, 413, 422, 500, 502, 504})
 """HTTP statuses by which providers refuse a range of blocks that is too wide."""
 LIMIT_CODES = frozenset({-32005, -32029})
-"""JSON-RPC codes for a limit: of requests, or of what one request asks for."""
+"""JSON-RPC codes of an exceeded limit: on requests, or on the size of one request."""
 REVERTED = 3
 """The JSON-RPC code of a revert."""
 RATE_WORDS = (
     "rate limit", "rate-limit", "ratelimit", "too many requests", "requests per", "request limit", "request count",
     "compute units", "throughput", "over capacity", "quota",
 )  # fmt: skip
-"""Words by which providers say that they are asked too often."""
+"""Words with which providers report an exceeded request rate."""
 
 TROUBLE_WORDS = (
     "header not found", "missing trie node", "unknown block", "block not found", "block out of range",
@@ -70,19 +71,19 @@ TROUBLE_WORDS = (
     "internal server error", "temporarily unavailable", "service unavailable", "timeout", "timed out", "not synced",
     "syncing", "no backend", "bad gateway",
 )  # fmt: skip
-"""Words by which nodes say that they cannot read now: another one can, or this one later."""
+"""Words with which nodes report a temporary failure to read; another node, or the same one later, can answer."""
 CODE_WORDS = ("revert", "vm exception", "evm error", "opcode", "jump", "stack", "gas")
-"""Words by which nodes say that the called code failed, and not they."""
+"""Words with which nodes report that the called code failed, and not the node."""
 NAMED = ("safe", "finalized")
-"""The blocks that only a beacon chain, or a rollup's parent, names."""
+"""Block tags that only a beacon chain, or a rollup's parent, determines."""
 UNNAMED_WORDS = ("block not found", "unknown block", "header not found")
-"""Words by which nodes (geth, erigon, reth) say that they name none."""
+"""Words with which nodes (geth, erigon, reth) report that they have no such block."""
 READS = frozenset({
     "eth_blockNumber", "eth_call", "eth_chainId", "eth_gasPrice", "eth_getBalance", "eth_getBlockByNumber",
     "eth_getCode", "eth_getTransactionCount", "eth_getTransactionReceipt",
 })  # fmt: skip
 KNOWN_WORDS = ("already known", "already imported", "nonce too low")
-"""Words by which nodes (Anvil, geth, reth) answer to a transaction that they have, or have mined."""
+"""Words with which nodes (Anvil, geth, reth) answer to a transaction that they know or have mined."""
 
 SEND, LOGS = "eth_sendRawTransaction", "eth_getLogs"
 
@@ -90,7 +91,7 @@ log = structlog.get_logger(__name__)
 
 
 class Failure(Exception):
-    """An endpoint's reason for not answering: the cause of an `Unreachable`, without its URL."""
+    """The reason why an endpoint did not answer: the cause of an `Unreachable`, without its URL."""
 
     def __init__(
         self, kind: str, *, status: int = 0, timed_out: bool = False, passes: bool = True, arrived: bool = True,
@@ -98,22 +99,22 @@ class Failure(Exception):
     ) -> None:  # fmt: skip
         super().__init__(kind)
         self.status = status
-        """Of HTTP; 0: there was no answer."""
+        """The HTTP status; 0 if there was no answer."""
         self.timed_out = timed_out
         self.passes = passes
-        """Whether the same endpoint may answer soon."""
+        """True if the same endpoint may answer soon."""
         self.arrived = arrived
-        """Whether the request may have reached it."""
+        """True if the request may have reached the endpoint."""
         self.again_after = again_after
-        """Seconds that it asks to wait (Retry-After)."""
+        """Seconds that the endpoint asks to wait (Retry-After)."""
 
 
 def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SECONDS) -> Web3:
-    """A web3 connection to the endpoints of a comma-separated list of http(s) URLs.
+    """Connects web3 to a comma-separated list of http(s) URLs.
 
-    Raises `UsageError` for what is no URL, `Unreachable` if none of them answers, `ChainError` if one is not of
-    `chain_id` (without it: of the chain of the first) or of one that no market can be on (`chain.stacks`). Every
-    later request raises `Unreachable` when all of them are gone.
+    Raises `UsageError` for an invalid URL, `Unreachable` if no endpoint answers, `ChainError` if one is of another
+    chain than `chain_id` (by default the first endpoint's), or of a chain that no market can run on (`chain.stacks`).
+    Every later request raises `Unreachable` when all endpoints fail.
     """
     import web3  # noqa: F401  (it raises the limit, once)
 
@@ -133,8 +134,8 @@ def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SEC
 
 
 def over(provider: BaseProvider) -> Web3:
-    """Web3 with the one middleware that is needed here: answers as attributes. The others look up names and prices, and
-    walk through each request for addresses, which takes longer than the rest of a read."""
+    """Returns a Web3 with the only middleware that is needed, which makes answers' fields attributes. The default ones
+    look up names and prices and scan each request for addresses, which takes longer than the rest of a read."""
     from web3 import Web3
     from web3.middleware import AttributeDictMiddleware
 
@@ -142,7 +143,7 @@ def over(provider: BaseProvider) -> Web3:
 
 
 class OtherChain(Failure):
-    """An endpoint is not of the chain."""
+    """An endpoint belongs to another chain."""
 
     def __init__(self, chain_id: int) -> None:
         super().__init__(f"is chain {chain_id}", passes=False, arrived=False)
@@ -150,7 +151,7 @@ class OtherChain(Failure):
 
 
 class Endpoint:
-    """One URL: a request, its answer, its back-off."""
+    """One URL: sends requests, and tracks its back-off."""
 
     def __init__(self, url: str, timeout: float) -> None:
         from requests import Session
@@ -163,7 +164,7 @@ class Endpoint:
         self._session.trust_env = urlsplit(url).hostname not in LOOPBACK
         self._encode = JSONBaseProvider().encode_rpc_request
         self.checked = False
-        """Whether it has told that it is of the chain."""
+        """True once the endpoint has returned the expected chain id."""
         self._until = 0.0
         self._delay = 0.0
 
@@ -172,7 +173,7 @@ class Endpoint:
         return time.monotonic() < self._until
 
     def failed(self, at_least: float = 0.0) -> None:
-        """Enter back-off, twice as long as the last time."""
+        """Puts the endpoint into back-off, twice as long as the last time."""
         self._delay = min(max(2 * self._delay, BACKOFF_SECONDS[0]), BACKOFF_SECONDS[1])
         self._until = time.monotonic() + max(self._delay, at_least)
 
@@ -182,10 +183,10 @@ class Endpoint:
         return failed
 
     def ask(self, method: str, params: Any) -> Answer:
-        """One attempt. Raises `Failure`."""
+        """Makes one attempt at a request. Raises `Failure`."""
         answer = self._post(self._encode(method, params))  # type: ignore[arg-type]
         if is_rate_limit(method, answer):
-            raise Failure("it is asked too often", status=429, arrived=False)
+            raise Failure("its rate limit is exceeded", status=429, arrived=False)
         if method in READS and (trouble := _trouble(method, params, answer)):
             raise Failure(trouble, status=503)
         if "error" in answer:
@@ -201,7 +202,7 @@ class Endpoint:
             raise Failure(malformed.message, passes=False) from None
 
     def _post(self, data: bytes) -> Answer:
-        """The JSON-RPC that it answers."""
+        """Posts a request and returns the JSON-RPC answer."""
         VITALS.count("rpc_requests", self.name)
         try:
             return self._answered(data)
@@ -246,7 +247,7 @@ class Endpoint:
 
 
 def is_rate_limit(method: str, answer: Answer) -> bool:
-    """Returns True if a JSON-RPC error says that requests come too often, and not that this one asks for too much."""
+    """Returns True if a JSON-RPC error reports too many requests, and not that this one is too large."""
     error = answer.get("error")
     if not isinstance(error, Mapping):
         return False
@@ -276,7 +277,7 @@ def _trouble(method: str, params: Any, answer: Answer) -> str:
 
 @cache
 def _provider_class() -> Any:
-    """The provider of a list of endpoints, as web3 takes it. web3 is imported when it is first needed."""
+    """Returns web3's provider class for a list of endpoints; imports web3 on first use."""
     from web3.providers.base import JSONBaseProvider
 
     class Endpoints(JSONBaseProvider):
@@ -297,11 +298,12 @@ def _provider_class() -> Any:
 
         @property
         def hosts(self) -> list[str]:
-            """Whom it asks, without their keys."""
+            """The hosts of its endpoints, without their keys."""
             return [each.name for each in self._endpoints]
 
         def begin(self, chain_id: int | None) -> None:
-            """Ask every endpoint for its chain; raises `ChainError` for another one, `Unreachable` if none answers."""
+            """Requests every endpoint's chain id; raises `ChainError` for a different one, `Unreachable` if none
+            answers."""
             self._chain_id = chain_id
             failures = []
             for each in self._endpoints:
@@ -320,7 +322,7 @@ def _provider_class() -> Any:
                 raise self._unreachable(failures)
             require_own_blocks(self._chain_id or 0)
             for each, why in failures:
-                log.warning("an RPC endpoint does not answer: the others are asked", host=each.name, why=str(why))
+                log.warning("an RPC endpoint does not answer: requests go to the others", host=each.name, why=str(why))
 
         def make_request(self, method: Any, params: Any) -> Any:
             if method == SEND and len(self._endpoints) > 1:
@@ -337,7 +339,7 @@ def _provider_class() -> Any:
                 return False
 
         def _first(self, method: str, params: Any, ask: Callable[[Endpoint], Any]) -> Any:
-            """The answer of the first endpoint that gives one."""
+            """Returns the answer of the first endpoint that gives one."""
             failures = []
             for each in self._in_order():
                 try:
@@ -353,7 +355,8 @@ def _provider_class() -> Any:
             raise self._unreachable(failures)
 
         def _send(self, params: Any) -> Any:
-            """Hand a transaction to every endpoint; the answer of one that took it, or else of one that did not."""
+            """Sends a transaction to every endpoint; returns the answer of one that accepted it, or else of one that
+            did not."""
             taken: list[Answer] = []
             refused: list[Answer] = []
             failures = []
@@ -377,7 +380,11 @@ def _provider_class() -> Any:
         def _fail_over(self, each: Endpoint, failure: Failure) -> None:
             if len(self._endpoints) > 1 and not each.in_backoff():
                 told = log.error if isinstance(failure, OtherChain) else log.warning
-                told("an RPC endpoint rests: the others are asked", host=each.name, why=str(failure))
+                told(
+                    "an RPC endpoint failed and is in back-off: requests go to the others",
+                    host=each.name,
+                    why=str(failure),
+                )
             each.failed(failure.again_after or 0.0)
 
         def _well(self, each: Endpoint) -> None:
@@ -394,14 +401,14 @@ def _provider_class() -> Any:
             raise AssertionError("stamina raises what the last attempt raised")
 
         def _check(self, each: Endpoint, *, retry_refused: bool = True) -> None:
-            """Ask an endpoint for its chain. Raises `OtherChain`, or another `Failure`."""
+            """Requests an endpoint's chain id. Raises `OtherChain`, or another `Failure`."""
             for attempt in _attempts(self._timeout, ATTEMPTS, retry_refused=retry_refused):
                 with attempt:
                     answer = each.ask("eth_chainId", [])
             try:
                 actual = int(answer["result"], 16)
             except (KeyError, TypeError, ValueError):
-                raise Failure("it does not tell its chain", passes=False) from None
+                raise Failure("it does not return its chain id", passes=False) from None
             with self._lock:
                 if self._chain_id is None:
                     self._chain_id = actual
@@ -410,7 +417,7 @@ def _provider_class() -> Any:
             each.checked = True
 
         def _in_order(self) -> list[Endpoint]:
-            """Those that are not in back-off, then the others: somebody is always asked."""
+            """Returns the endpoints that are not in back-off, then the others, so that a request always has one."""
             ready = [each for each in self._endpoints if not each.in_backoff()]
             return ready + [each for each in self._endpoints if each not in ready]
 
@@ -440,7 +447,7 @@ def _took(answer: Answer) -> bool:
 
 
 def _attempts(timeout: float, attempts: int, *, retry_refused: bool = True) -> Iterator[Any]:
-    """stamina's attempts: backoff with jitter, as long as Retry-After says, within a bound."""
+    """Yields stamina's attempts: back-off with jitter, at least Retry-After, within a time bound."""
     import stamina
 
     end = time.monotonic() + timeout

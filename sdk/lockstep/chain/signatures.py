@@ -1,4 +1,4 @@
-"""The signer of a digest, as contracts/libraries/Signatures.sol recovers it."""
+"""Recovers the signer of a digest, as contracts/libraries/Signatures.sol does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from lockstep.protocol.types import Address, Digest
 
 
 def recovered(digest: Digest, signature: bytes) -> Address | None:
-    """The account whose key made 65 bytes r ‖ s ‖ v, v = 27 or 28; None if they are no signature of anybody's."""
+    """Recovers the account that made a signature of 65 bytes r ‖ s ‖ v, v = 27 or 28; None if the signature is
+    invalid."""
     from eth_account import Account
 
     if len(signature) != 65 or signature[64] not in (27, 28) or int.from_bytes(signature[32:64], "big") > HALF_ORDER:

@@ -1,11 +1,11 @@
-"""Facts about chains by id: what of Ethereum a chain lacks, and what a market on it must know.
+"""Facts about chains by id: where they differ from Ethereum, and what a market on them must know.
 
     id, name    of the chain
     stack       "ethereum", "op", "arbitrum" or "devnet": whose rules of fees and forced inclusion it has
-    preset      of `presets.CHAINS`: the deployment's promise of that chain
+    preset      of `presets.CHAINS`: the deployment's assumptions about that chain
 
-On Arbitrum `block.number` is an estimate of the parent chain's (Arbitrum docs, "Block numbers and time") and
-`blockhash` no hash of any block. The contracts draw seeds from both, so that such a chain is refused by name.
+On Arbitrum `block.number` is an estimate of the parent chain's (Arbitrum docs, "Block numbers and time"), and
+`blockhash` is not the hash of any block. The contracts draw seeds from both, so such chains are refused.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ ARB_SYS = "0x0000000000000000000000000000000000000064"
 
 @dataclass(frozen=True)
 class ChainFacts:
-    """One chain."""
+    """The facts about one chain."""
 
     id: int
     name: str
     stack: str
     public: bool = True
-    """Its coin is worth something, or others use it: a test token there is a decision."""
+    """True if its coin has a value or others use the chain, so that a test token there must be chosen explicitly."""
 
     @property
     def preset(self) -> str:
-        """Its entry in `presets.CHAINS`."""
+        """The chain's key in `presets.CHAINS`."""
         return {"op": "op-stack"}.get(self.stack, self.stack)
 
     @property
@@ -82,7 +82,7 @@ def require_own_blocks(chain_id: int) -> None:
 
 
 def require_no_arb_sys(w3: Web3) -> None:
-    """Raises the same for a chain of Arbitrum's stack that is not in the table (an Orbit chain)."""
+    """Raises `ChainError` (`chain.foreign_blocks`) for an unlisted chain of Arbitrum's stack (an Orbit chain)."""
     if w3.eth.get_code(ARB_SYS):  # type: ignore[arg-type]
         raise _foreign("this chain of Arbitrum's stack", w3.eth.chain_id)
 

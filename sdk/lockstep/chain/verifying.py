@@ -1,4 +1,4 @@
-"""Verification of a deployment: its code is this package's, and each contract knows the right others."""
+"""Verifies a deployment: its code equals this package's, and the contracts refer to one another correctly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORD, _ADDRESS = 32, 20
 
 @dataclass(frozen=True)
 class Verified:
-    """One contract of a deployment, held against this package."""
+    """The result for one contract of a deployment."""
 
     name: str
     artifact: str
@@ -36,21 +36,22 @@ class Verified:
     size: int
     """Bytes of its code on the chain."""
     fault: str = ""
-    """The difference found; "": none."""
+    """The difference from this package's code; "" if there is none."""
 
 
 @dataclass(frozen=True)
 class CodeReport:
-    """A whole deployment."""
+    """The result for a whole deployment."""
 
     contracts: tuple[Verified, ...]
     arguments: Mapping[str, tuple[Address, bytes]]
-    """Artifact -> (address, encoded constructor arguments), of what is this package's: what an explorer asks for."""
+    """Artifact -> (address, encoded constructor arguments) of this package's contracts, as block explorers request
+    them."""
     unbond_seconds: int = 0
     inclusion_seconds: int = 0
     censor_seconds: int = 0
     foreign_token: bool = False
-    """The token is not this package's test token: its code is not judged."""
+    """True if the token is not this package's test token; its code is then not checked."""
 
     def require(self) -> None:
         """Raises `Mismatch` for the first contract that differs."""
@@ -60,7 +61,7 @@ class CodeReport:
 
 
 def verify(w3: Web3, addresses: Addresses) -> CodeReport:
-    """Reads the code at every address and compares; what differs is in the report."""
+    """Compares the code at every address with this package's; returns a report of the differences."""
     codes = {name: _code(w3, getattr(addresses, name)) for name in NAMES}
     market, vault = artifacts.load("JobMarket"), artifacts.load("StakeVault")
     libraries = _libraries(market, codes["market"])
@@ -93,7 +94,7 @@ def verify(w3: Web3, addresses: Addresses) -> CodeReport:
 def difference(
     artifact: str, code: bytes, address: Address, arguments: tuple[Any, ...], libraries: dict[str, Address]
 ) -> str:
-    """In what the code at an address differs from the package's own with these arguments; "": in nothing."""
+    """Describes how the code at an address differs from the package's own with these arguments; "" if it does not."""
     compiled = artifacts.load(artifact)
     if not code:
         return "there is no code"
@@ -119,7 +120,7 @@ def difference(
 
 
 def masked(compiled: Artifact, code: bytes | bytearray) -> bytes:
-    """The code with zeros where an immutable's value stands."""
+    """Returns the code with zeros in the place of immutables."""
     text = bytearray(code)
     for offsets in compiled.immutables.values():
         for at in offsets:
@@ -129,7 +130,8 @@ def masked(compiled: Artifact, code: bytes | bytearray) -> bytes:
 
 
 def inputs(report: CodeReport) -> dict[str, str]:
-    """File name -> text: what block explorers take, one standard-JSON input for all and the arguments of each."""
+    """Returns file name -> text for block explorers: one standard-JSON input for all, and the arguments of each
+    contract."""
     known = artifacts.verification()
     listed = {
         artifact: {
@@ -151,7 +153,7 @@ def _code(w3: Web3, address: Address) -> bytes:
 
 
 def _immutables(compiled: Artifact, arguments: tuple[Any, ...]) -> dict[str, int]:
-    """Name -> value, of the immutables that the constructor's arguments set: `x_` sets `x`."""
+    """Returns name -> value of the immutables that the constructor's arguments set: `x_` sets `x`."""
     entry: dict[str, Any] = next((e for e in compiled.abi if e["type"] == "constructor"), {"inputs": []})
     given = {part["name"].removesuffix("_"): value for part, value in zip(entry["inputs"], arguments, strict=True)}
     return {
@@ -162,7 +164,7 @@ def _immutables(compiled: Artifact, arguments: tuple[Any, ...]) -> dict[str, int
 
 
 def _libraries(market: Artifact, code: bytes) -> dict[str, Address]:
-    """Returns the libraries that a market's own code calls; the zero address if the code is too short to say."""
+    """Returns the libraries that a market's code calls; the zero address if the code is too short."""
     from eth_utils.address import to_checksum_address
 
     return {
@@ -177,7 +179,7 @@ def _value(compiled: Artifact, code: bytes, name: str) -> int:
 
 
 def _zeroed(compiled: Artifact) -> str:
-    """The runtime code in hexadecimal, zeros for the libraries' placeholders."""
+    """Returns the runtime code in hexadecimal, with zeros for the libraries' placeholders."""
     text = compiled.runtime[2:]
     for offsets in compiled.runtime_links.values():
         for at in offsets:

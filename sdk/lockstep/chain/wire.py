@@ -1,4 +1,4 @@
-"""One account on the wire: what it would do, what it pays, what it signs, what the node says to it."""
+"""Signs and sends one account's transactions: simulation, fees, signature, broadcast, receipt."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _CHEAP = ("underpriced", "less than block base fee")
 
 TIP_WEI = 1_000_000_000
 LAST = 8
-"""Base fees that a bid leaves room for where the bound on tips lets no other one follow it."""
+"""Multiple of the base fee that a bid allows if the tip bound leaves no room for a later, higher bid."""
 HELD = "try_later.fee"
-"""The code of what the bound on fees holds back."""
+"""The error code of a transaction that the fee bound holds back."""
 
 
 def gwei(wei: int) -> str:
-    """A price of a unit of gas as people read it."""
+    """Formats a price per gas in gwei."""
     return f"{wei / 10**9:.6g} gwei"
 
 
 class Wire:
-    """An account's side of a node's RPC; keeps nothing."""
+    """An account's connection to a node; it has no state."""
 
     def __init__(self, w3: Web3, account: LocalAccount, max_fee_wei: int, max_tip_wei: int) -> None:
-        """`max_fee_wei` bounds what is paid per gas, `max_tip_wei` the part of it that is a tip."""
+        """`max_fee_wei` bounds the price per gas, `max_tip_wei` the tip within it."""
         self._w3 = w3
         self._account = account
         self._chain_id = w3.eth.chain_id
@@ -48,7 +48,7 @@ class Wire:
         return self._account.address
 
     def simulate(self, call: Call) -> None:
-        """Runs the call on the pending state. Raises the rule that it would break."""
+        """Simulates the call on the pending state. Raises the error of the rule that it would break."""
         from web3.exceptions import ContractLogicError, Web3RPCError
 
         request = {"from": self.address, "to": call.to, "data": call.data, "value": call.value, "gas": call.gas}
@@ -60,17 +60,17 @@ class Wire:
             raise _rejected(failure) from failure
 
     def mined(self) -> int:
-        """Transactions of the account that are on the chain: the next one's nonce."""
+        """Returns the number of the account's mined transactions, which is the next nonce."""
         return self._w3.eth.get_transaction_count(self._account.address, "latest")
 
     def fees(self) -> tuple[int, int]:
-        """(tip, max fee) per gas: twice the base fee leaves room for six full blocks, and LAST times for eighteen."""
+        """Returns (tip, max fee) per gas: twice the base fee allows for six full blocks, LAST times for eighteen."""
         base = self._w3.eth.get_block("latest").get("baseFeePerGas", 0)
         # INVARIANT: a move goes out at every base fee up to the bound; the tip gives way.
         if base > self.cap:
             raise TryLater(
-                f"the base fee is {gwei(base)} a unit of gas, above the bound of {gwei(self.cap)}",
-                "it is sent once the base fee is lower; a higher --max-fee or max_fee sends it now",
+                f"the base fee is {gwei(base)} per unit of gas, above the bound of {gwei(self.cap)}",
+                "the transaction is sent once the base fee is lower; a higher --max-fee or max_fee sends it now",
                 code=HELD,
             )
         # Half of the bound at first: a replacement needs room, for nodes want more of both.
@@ -78,9 +78,10 @@ class Wire:
         return tip, min((LAST if self._is_last(tip) else 2) * base + TIP_WEI, self.cap)
 
     def dearer(self, tip: int, max_fee: int, market: int) -> tuple[int, int] | None:
-        """(tip, max fee) of a replacement that nodes take, within the bounds; None if the bounds leave no room for it.
+        """Returns (tip, max fee) of a replacement that nodes accept within the bounds; None if the bounds leave no room
+        for one.
 
-        `market`: what a new transaction would bid at most.
+        `market` is the most that a new transaction would bid.
         """
         raised = min(_raised(tip), self.tip_cap)
         market *= LAST // 2 if self._is_last(raised) else 1
@@ -89,11 +90,11 @@ class Wire:
         return found if found[0] >= _least(tip) and found[1] >= _least(max_fee) else None
 
     def _is_last(self, tip: int) -> bool:
-        """Returns True if the bound leaves no room for another bid after this tip."""
+        """Returns True if the tip bound leaves no room for another bid above this tip."""
         return _least(tip) > self.tip_cap
 
     def sign(self, key: str, call: Call, nonce: int, tip: int, max_fee: int) -> dict[str, Any]:
-        """A transaction's row of the journal; the tip gives way to the fee that bounds it."""
+        """Signs a transaction and returns its journal row; the tip is reduced to fit the max fee."""
         tip = min(tip, max_fee)
         transaction: dict[str, Any] = {
             "type": 2,
@@ -123,7 +124,8 @@ class Wire:
         }
 
     def broadcast(self, raw: bytes) -> None:
-        """Hands the transaction to the node; one that it knows, has mined or finds too cheap, `wait` sees to."""
+        """Sends the transaction to the node; one that the node knows, has mined or finds too cheap is left to
+        `wait`."""
         from web3.exceptions import Web3RPCError
 
         try:
@@ -135,7 +137,7 @@ class Wire:
             raise _rejected(failure) from failure
 
     def found(self, hash_: str) -> TxReceipt | None:
-        """The node's receipt of a transaction; None while it is not mined."""
+        """Returns the node's receipt of a transaction; None while it is not mined."""
         from web3.exceptions import TransactionNotFound
 
         try:
@@ -144,7 +146,7 @@ class Wire:
             return None
 
     def reason(self, row: sqlite3.Row) -> LockstepError:
-        """Returns a mined transaction's revert reason: the same call on the state before its block."""
+        """Returns a mined transaction's revert reason, by repeating the call on the state before its block."""
         from web3.exceptions import ContractLogicError, Web3RPCError
 
         block = json.loads(row["receipt"])["block"]
@@ -162,17 +164,17 @@ class Wire:
 
 
 def _raised(wei: int) -> int:
-    """The next bid: a quarter more, rounded up."""
+    """Returns the next bid: a quarter higher, rounded up."""
     return wei + wei // 4 + 1
 
 
 def _least(wei: int) -> int:
-    """The cheapest bid in the place of another one: a tenth more, rounded up, and more than it."""
+    """Returns the lowest bid that may replace this one: a tenth higher, rounded up."""
     return max(-(-11 * wei // 10), wei + 1)
 
 
 def _rejected(failure: Exception) -> LockstepError:
-    """The node refused the transaction itself."""
+    """Converts the node's refusal of a transaction into an error."""
     text = str(failure)
     if "insufficient funds" in text.lower() or "insufficient balance" in text.lower():
         return FundsError("the account cannot pay for gas", "send it some of the chain's own coin")

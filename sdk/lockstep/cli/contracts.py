@@ -1,4 +1,4 @@
-"""`lockstep contracts`: deploy a market's contracts, verify what lies on a chain, show where it is."""
+"""`lockstep contracts`: deploys a market's contracts, verifies a deployment, and shows its addresses."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def deploy(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Create every contract; cut off, the same command goes on. --dry-run says what it, a job and a game cost."""
+    """Create every contract; an interrupted command continues when given again. --dry-run estimates its cost."""
     given = {"base_fee": base_fee, "l1_base_fee": l1_base_fee, "blob_base_fee": blob_base_fee}
     if not dry_run and (fees is not None or coin_price is not None or any(v is not None for v in given.values())):
-        raise UsageError("fees are assumed for a dry run alone", hint="add --dry-run")
+        raise UsageError("a fee profile applies to a dry run only", hint="add --dry-run")
     if fees is None and any(value is not None for value in given.values()):
-        raise UsageError("fees are given, and no chain's", hint="add --fees optimism, arbitrum or mainnet")
+        raise UsageError("fees are given without a fee profile", hint="add --fees optimism, arbitrum or mainnet")
     for name, value in {**given, "coin_price": coin_price}.items():
         if value is not None and not math.isfinite(value):
-            raise UsageError(f"{name} is {value}", hint="a number")
+            raise UsageError(f"{name} is {value}", hint="give a number")
     if token is not None and test_token:
         raise UsageError("a token is named and a test token is asked for", hint="give --token or --test-token")
     if fees is not None:
@@ -116,7 +116,8 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Hold the code on the chain against this package: every byte, and whom each contract knows."""
+    """Compare the code on chain with this package: every byte, and the addresses by which the contracts refer to one
+    another."""
     from lockstep.chain import verifying
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.rpc import connect
@@ -153,7 +154,7 @@ def verify(
 
 @app.command("addresses")
 def addresses(flags: ChainFlags, as_json: Json = False) -> None:
-    """Show where the contracts are and what each is; asks no chain."""
+    """Show the contracts' addresses and the facts about their chain; sends no request."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.stacks import facts_of
 
@@ -180,19 +181,20 @@ def _wanted(chain_id: int, token: str | None, unbond: str, chain: str | None) ->
         raise UsageError(f"chain {chain_id} is not known", hint=f"give --chain, one of {', '.join(CHAINS)}")
     name = chain or (facts.preset if facts else "")
     if name not in CHAINS:
-        raise UsageError(f"there are no times of {name!r}", hint=nearest(name, CHAINS))
+        raise UsageError(f"there is no chain profile {name!r}", hint=nearest(name, CHAINS))
     # INVARIANT: no clock is shorter than the censorship that the chain itself admits.
     if facts is not None and CHAINS[name].censor < CHAINS[facts.preset].censor:
         raise UsageError(
-            f"{facts.name} admits censorship of {CHAINS[facts.preset].censor:,} s, more than --chain {name} promises",
-            hint=f"give --chain {facts.preset}, or nothing",
+            f"{facts.name} can censor a transaction for {CHAINS[facts.preset].censor:,} s, "
+            f"longer than --chain {name} assumes",
+            hint=f"give --chain {facts.preset}, or leave it out",
         )
     at = None if token is None else address_of(token, "--token")
     return Wanted(at, seconds_of(unbond, "--unbond"), CHAINS[name])
 
 
 def _simulate(w3: Any, wanted: Wanted, coin_price: float | None, as_json: bool) -> None:
-    """Gas as the node estimates it, at its base fee; bytes and the rest as measured."""
+    """Prints the cost: gas as the node estimates it, at its base fee; bytes and the rest as measured."""
     from dataclasses import replace
 
     from lockstep.chain import deploying

@@ -1,4 +1,4 @@
-"""`lockstep dataset`: texts as tokens of a tokenizer, stored; anybody's check that they are that."""
+"""`lockstep dataset`: tokenises texts, stores the tokens as a dataset, and verifies a dataset against its texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device that a process computes on: chosen before it opens anything, told when it is ready."""
+"""Chooses the device that a process computes on before it opens anything, and reports it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def on_device(settings: Settings) -> tuple[Settings, Choice]:
-    """The settings with the device that was found, and why it was this one; raises what `devices.choose` raises."""
+    """Returns the settings with the chosen device, and the reason for the choice; raises the errors of
+    `devices.choose`."""
     from lockstep.numerics.devices import choose
 
     chosen = choose(settings.device)
@@ -21,5 +22,5 @@ def on_device(settings: Settings) -> tuple[Settings, Choice]:
 
 
 def tell(chosen: Choice) -> None:
-    """Say on stdout what computes and why."""
+    """Prints the event that names the device and the reason for its choice."""
     event("device", device=chosen.device, name=chosen.name, why=chosen.why)

@@ -1,4 +1,4 @@
-"""`lockstep dispute`: read games, follow them, play them by hand."""
+"""`lockstep dispute`: reads games, follows them, and plays them by hand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ app = Commands(name="dispute", help="Games about claims: read them, follow them,
 
 Yes = Annotated[bool, typer.Option("--yes", help="Lock the bond without asking.")]
 POLL_SECONDS = 0.5
-"""The time between two looks of a watch for a new block."""
+"""Seconds between two polls for a new block while games are watched."""
 
 a_game = an_id("game", GAMES_SHOWN)
 GameArgument = Annotated[
@@ -56,7 +56,7 @@ def list_(
     flags: ChainFlags,
     as_json: Json = False,
 ) -> None:
-    """Games that run: whose move it is, and what is left of each clock."""
+    """List running games with the side to move and the time on each clock."""
     if job is not None:
         digits_of(job, "job", JOBS_SHOWN)
     reader = _reader(flags.settings())
@@ -69,9 +69,9 @@ def list_(
 
 @app.command("show")
 def show(game: GameArgument, flags: PublicFlags, as_json: Json = False) -> None:
-    """One game: parties, money, every move, how far it is, and what the contract computed.
+    """Show one game: parties, money, every move, its progress, and the number that the contract computed.
 
-    The chain alone is read; --storage adds the names of ops.
+    It reads the chain alone; --storage adds the names of ops.
     """
     reader = _reader(flags.settings(), names=True)
     from lockstep.cli.dispute_text import card
@@ -86,8 +86,8 @@ def show(game: GameArgument, flags: PublicFlags, as_json: Json = False) -> None:
 
 @app.command("tree")
 def tree(game: GameArgument, flags: ChainFlags, as_json: Json = False) -> None:
-    """The bisection: each range that was halved, and which half differs, down to the number that the contract
-    computed."""
+    """Show the bisection as a tree: each range that was halved and the half that differs, down to the number that the
+    contract computed."""
     reader = _reader(flags.settings())
     from lockstep.cli.dispute_text import drawn
     from lockstep.disputes.bisection import bisection
@@ -99,9 +99,10 @@ def tree(game: GameArgument, flags: ChainFlags, as_json: Json = False) -> None:
 
 @app.command("check")
 def check(game: GameArgument, flags: PublicFlags, computing: ComputingFlags, as_json: Json = False) -> None:
-    """Replay a claim up to the step of which a contract has computed a number, and compute that number here.
+    """Replay a claim up to the step for which a contract computed a number, and compute that number here.
 
-    MATCH (exit 0) if it is the contract's, else MISMATCH (exit 10); exit 11 if the claim's public data cannot be had.
+    MATCH (exit 0) if it equals the contract's, else MISMATCH (exit 10); exit 11 if the claim's public data is
+    unavailable.
     """
     settings, chosen = on_device(flags.settings("requester", computing))
     reader = _reader(settings)
@@ -129,7 +130,8 @@ def replay_command(claim: str, **flags: str | None) -> str:
 
 
 def _reader(settings: Settings, *, names: bool = False) -> DisputeReader:
-    """Returns a reader of the chain's games; it reads `names` of ops from a store, where somebody has said which."""
+    """Returns a reader of the chain's games; with `names`, it reads the names of ops from a store, if one is
+    configured."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.rpc import connect
@@ -163,12 +165,15 @@ def watch(
     flags: PublicFlags,
     as_json: Json = False,
 ) -> None:
-    """Every move as it is made, with what it shows, until the game is over; then the command that finds the same.
+    """Print every move as it is made, with the facts that it shows, until the game is over; then the command that
+    reproduces it.
 
-    Ctrl-C detaches, the game goes on. The chain alone is read; --storage adds the names of ops.
+    Ctrl-C ends the command, not the game. It reads the chain alone; --storage adds the names of ops.
     """
     if (game is None) == (job is None):
-        raise UsageError("one game or one job is watched", hint="`lockstep dispute watch GAME`, or --job ID")
+        raise UsageError(
+            "this command watches one game or one job", hint="give `lockstep dispute watch GAME`, or --job ID"
+        )
     if job is not None:
         digits_of(job, "job", JOBS_SHOWN)
     from contextlib import ExitStack
@@ -201,7 +206,7 @@ def watch(
 
 
 def _next(follower: Follower, last: Head) -> tuple[list[Sighting], Head]:
-    """Returns the next block's moves and its head; waits as long as nobody answers."""
+    """Returns the next block's moves and its head; waits while the chain does not answer."""
     import time
 
     from lockstep.protocol.errors import TryLater, Unreachable
@@ -231,22 +236,24 @@ def open_(
     computing: ComputingFlags,
     as_json: Json = False,
 ) -> None:
-    """Replay a claim, and open a game at the first step that differs. A claim that is right is left alone: MATCH,
+    """Replay a claim, and open a game at the first step that differs. If the claim is right, no game is opened: MATCH,
     exit 0.
 
-    A game takes a bond, which is lost if the claim is right; it is shown, and asked for on a terminal.
+    A game takes a bond, which is lost if the claim is right; on a terminal, the command shows it and asks for consent.
     """
     digits_of(claim, "claim", CLAIMS_SHOWN)
 
     def agree(disputed: DisputedClaim, move: moves.Open, missing: Wei) -> bool:
         where = f"step {move.t}" if move.t else "its list of states (it cannot be had)"
-        say(f"the claim differs at {where}; a game takes a bond of {tokens(disputed.bond)}")
+        say(f"the replay differs from the claim at {where}; opening a game takes a bond of {tokens(disputed.bond)}")
         if missing:
-            say(f"{tokens(missing)} of it are deposited from the account")
+            say(f"{tokens(missing)} of the bond will be deposited from the account's wallet")
         if yes:
             return True
         if as_json or not sys.stdin.isatty():
-            raise UsageError("a game takes a bond, and nobody can be asked", hint="--yes opens it without asking")
+            raise UsageError(
+                "a game takes a bond, and there is no terminal to ask on", hint="give --yes to open it without asking"
+            )
         return typer.confirm("open the game?", err=True)
 
     with _player(flags, computing) as player:
@@ -270,16 +277,16 @@ def open_(
 
 @app.command("respond")
 def respond(game: GameArgument, flags: PartyFlags, computing: ComputingFlags, as_json: Json = False) -> None:
-    """Make the move that is due of this account, as challenger, defender or its delegate. Exit 75: it is the other
-    side's turn."""
+    """Make the move that this account owes, as challenger, defender or its delegate. Exit 75: it is the other side's
+    turn."""
     with _player(flags, computing) as player:
         _made(player.respond(_reader_of(player).find(game)), as_json)
 
 
 @app.command("prove")
 def prove(game: GameArgument, flags: PartyFlags, computing: ComputingFlags, as_json: Json = False) -> None:
-    """Have the contract compute the number that is left, which convicts a wrong claim. Exit 75: the game has not come
-    so far."""
+    """Have the contract compute the disputed number, which convicts a wrong claim. Exit 75: the game has not reached
+    the proof."""
     with _player(flags, computing) as player:
         _made(player.prove(_reader_of(player).find(game)), as_json)
 
@@ -301,9 +308,9 @@ def defend(
 ) -> None:
     """Defend every claim of another account as its delegate, from public data; one JSON line per event on stdout.
 
-    For a worker that is lost. Where it still answers, the delegate pays gas for moves that come second. A claim that
-    this machine computes otherwise is not defended.
-    SIGTERM plays the games that are open to their end and exits with code 0; a second one leaves at once.
+    It replaces a worker that is lost; while that worker still answers, the delegate pays gas for moves that come
+    second. It does not defend a claim whose replay on this machine gives another result. SIGTERM makes it play open
+    games to their end and exit with code 0; a second SIGTERM ends it at once.
     """
     import os
     import signal
@@ -334,7 +341,7 @@ def defend(
 
 
 def _require_key(settings: Settings) -> None:
-    """Raises unless the home has a key: none is made for a command that plays."""
+    """Raises an error unless the home has a key; playing creates none."""
     from lockstep.chain.keys import KEYSTORE, load_account
 
     if not (settings.home_path / KEYSTORE).is_file():
@@ -358,7 +365,7 @@ def _made(done: Played, as_json: bool) -> None:
 
 @contextmanager
 def _player(flags: PartyFlags, computing: ComputingFlags | None) -> Iterator[ManualPlayer]:
-    """This home's key at the table, alone in its home. `computing`: where it replays, if it does."""
+    """Opens a player with this home's key, and locks the home. `computing` selects the device of its replays."""
     settings = flags.settings("verifier", computing or ComputingFlags())
     from lockstep.disputes.manual import ManualPlayer, locked
     from lockstep.runtime.party import Party

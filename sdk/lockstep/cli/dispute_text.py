@@ -1,4 +1,4 @@
-"""Games as text for people: a table, a card, a tree."""
+"""Formats games as text: a table, a summary, a tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STYLES = {Said.DIFFERS: BAD, Said.AGREES: GOOD, Said.UNSAID: QUIET}
 
 
 def rendered(thing: Any) -> str:
-    """Returns the text that rich draws, in colours on a terminal alone."""
+    """Renders an object of rich as text, with colours only on a terminal."""
     terminal = sys.stdout.isatty()
     target = StringIO()
     width = None if terminal else WIDTH
@@ -49,17 +49,17 @@ def rendered(thing: Any) -> str:
 
 
 def _legible(segment: Segment) -> Segment:
-    """A piece of a line, which rich has cut: what is not a line's end within it is a stranger's."""
+    """Escapes control characters within a piece of a line, which can only come from a stranger's text."""
     return Segment(on_one_line(segment.text), segment.style)
 
 
 def _account(account: str) -> str:
-    """An address for a table."""
+    """Shortens an address for a table."""
     return f"{account[:8]}..{account[-4:]}"
 
 
 def place_of_claim(row: ListedGame) -> str:
-    """ "0/2" or "0/merge"."""
+    """Returns the claim's round and slot: "0/2" or "0/merge"."""
     return f"{row.claim.round}/{'merge' if row.claim.slot == MERGE_SLOT else row.claim.slot}"
 
 
@@ -79,13 +79,13 @@ def clocks(row: ListedGame, now: Seconds) -> str:
 
 
 def named_clocks(row: ListedGame, now: Seconds) -> str:
-    """The same, each with its side's name."""
+    """Returns the time left on each clock, with its side's name."""
     challenger, defender = clocks(row, now).split(" / ")
     return f"challenger {challenger}, defender {defender}"
 
 
 def table(rows: Sequence[ListedGame], now: Seconds, ended: bool) -> str:
-    """Games, a line each."""
+    """Returns a table of games, one line each."""
     if not rows:
         return "no game was opened" if ended else "no game runs; --all shows those that are over"
     drawn = Table(box=None, pad_edge=False)
@@ -100,7 +100,7 @@ def table(rows: Sequence[ListedGame], now: Seconds, ended: bool) -> str:
 
 
 def card(found: Dispute, now: Seconds, command: str) -> str:
-    """Everything about one game."""
+    """Returns a summary of one game."""
     stake = "no longer locked" if found.stake is None else tokens(found.stake)
     lines = [
         f"game        {found.id.hex()}",
@@ -170,7 +170,7 @@ def _gas_line(found: Dispute) -> str:
 
 
 def drawn(found: Dispute, root: Range, now: Seconds) -> str:
-    """The bisection as a tree, and how it ended or what is due."""
+    """Returns the bisection as a tree, with the game's end or its next move."""
     head = f"game {short(found.id)} about claim {short(found.opened.claim)}, round/slot "
     top = Tree(Text(f"{head}{place_of_claim(found)}"), guide_style="dim")
     _grow(top, root)
@@ -196,10 +196,10 @@ def _grow(tree: Tree, part: Range) -> None:
 
 
 class GameScreen:
-    """The display of a watch of games: lines on stdout, and on a terminal the clocks that run below them."""
+    """Displays watched games: lines on stdout, and on a terminal their running clocks below."""
 
     def __init__(self, follower: Follower, now: Seconds, as_json: bool, replay: Callable[[str], str]) -> None:
-        """`replay`: the command that reproduces a claim."""
+        """`replay` returns the command that reproduces a claim."""
         self._follower = follower
         self._as_json = as_json
         self._replay = replay
@@ -207,11 +207,11 @@ class GameScreen:
         self.at(now)
 
     def at(self, now: Seconds) -> None:
-        """A block has this time."""
+        """Sets the chain time, at a new block."""
         self._now, self._read_at = now, time.monotonic()
 
     def tell(self, seen: Sighting) -> None:
-        """One line; where a game ends, the command that finds the same."""
+        """Prints one line; at a game's end, also the command that reproduces its result."""
         if self._as_json:
             event(seen.kind.value, **seen.to_dict(self._now))
             return
@@ -228,14 +228,14 @@ class GameScreen:
         self._screen.__exit__(*raised)
 
     def _running(self) -> list[Line]:
-        """Returns a line on the clocks of each running game; between blocks this machine's own time goes on."""
+        """Returns a line with the clocks of each running game, which advance by machine time between blocks."""
         now = Seconds(self._now + int(time.monotonic() - self._read_at))
         games = [d for d in self._follower.latest.values() if d.running]
         return [Line(f"{short(d.id)} {state(d, now)}: {named_clocks(d, now)}", STRONG) for d in games]
 
 
 def line(seen: Sighting, now: Seconds, *, timed: bool = True) -> Line:
-    """One thing that happened in a game; `timed`: with the chain's time of day."""
+    """Formats one event of a game; `timed` adds the chain's time of day."""
     dispute, move = seen.dispute, seen.move
     name = short(dispute.id)
     if move is None:

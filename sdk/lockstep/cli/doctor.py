@@ -1,4 +1,4 @@
-"""`lockstep doctor`: what this machine computes on, whether its arithmetic is right, how fast it is."""
+"""`lockstep doctor`: shows the devices of this machine, tests their arithmetic, and measures their speed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 BOX_BYTES = 256 << 20
-"""Memory of the process that is started to see whether one starts."""
+"""Memory of the process that the check of confinement starts."""
 PORTABLE = (
     "no compiled kernels: this machine verifies, replays and quotes with the same bits, some hundred times slower; to "
     "train, install a wheel that was built for it, or build one (pip wheel, with a C++ compiler)"
@@ -39,7 +39,7 @@ def doctor(device: Device = None, threads: Threads = None, as_json: Json = False
 
 
 def report(settings: Settings) -> tuple[dict[str, Any], list[str], bool]:
-    """(as JSON, as people read it, whether every device passed) of what this machine computes on."""
+    """Returns (as JSON, as lines of text, True if every device passed) the devices of this machine."""
     from lockstep.numerics.built import COMPILED
     from lockstep.numerics.devices import choose, examine, present
 
@@ -72,7 +72,7 @@ def _line(found: Examined) -> str:
 
 
 def _box() -> tuple[dict[str, Any], bool]:
-    """(as JSON, whether it starts) of the process in which strangers' Programs run."""
+    """Returns (as JSON, True if it starts) the state of the confined process in which strangers' Programs run."""
     from lockstep.execution.box.confinement import OFFERED, Allowance
     from lockstep.execution.box.handle import Box
 

@@ -1,4 +1,4 @@
-"""`guard export` and `guard import`: what a home has signed, as a file, to move its key to another machine."""
+"""`guard export` and `guard import`: moves a home's signing records as a file, to move its key to another machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ File = Annotated[Path, typer.Argument(help="The export.", show_default=False)]
 
 @app.command("export")
 def export(context: typer.Context, file: File, flags: ChainFlags, home: Home = None, as_json: Json = False) -> None:
-    """Write the record to FILE (mode 0600). Stop what runs in this home first, and never start it again."""
+    """Write this home's signing records to FILE (mode 0600). Stop the program in this home first, and never start it
+    again."""
     from lockstep.runtime.guard import interchange
 
     with _memory(flags.settings(role_of(context), home=home)) as memory:
@@ -37,7 +38,7 @@ def export(context: typer.Context, file: File, flags: ChainFlags, home: Home = N
 
 @app.command("import")
 def import_(context: typer.Context, file: File, flags: ChainFlags, home: Home = None, as_json: Json = False) -> None:
-    """Merge the record of FILE into this home's. A claim on which the two differ is never signed again."""
+    """Merge the records of FILE into this home's. A claim on which the two differ is never signed again."""
     from lockstep.runtime.guard import interchange
 
     try:
@@ -56,7 +57,7 @@ def import_(context: typer.Context, file: File, flags: ChainFlags, home: Home = 
 
 @contextmanager
 def _memory(settings: Settings) -> Iterator[GuardMemory]:
-    """The memory of a home at rest, for the chain and market that the settings name."""
+    """Opens the signing records of a home in which no process runs, for the chain and market of the settings."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.keys import KEYSTORE, account_address
     from lockstep.chain.rpc import connect

@@ -1,4 +1,5 @@
-"""`doctor` of worker and verifier, and how every role's doctor reports: a line a check, exit code 3 if one fails."""
+"""The command `doctor` of worker and verifier, and the report of every role's doctor: one line a check, exit code 3 if
+one fails."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Give a program the command."""
+    """Adds the command `doctor` to a program."""
     app.command("doctor")(doctor)
 
 
@@ -35,7 +36,7 @@ def doctor(
 
 
 def report(results: list[Result], as_json: bool) -> None:
-    """Print the results; leaves with exit code 3 if one is bad."""
+    """Prints the results; exits with code 3 if a check failed."""
     emit([r.to_dict() for r in results], as_json, text="\n".join(r.line() for r in results))
     if not all(r.ok for r in results):
         raise typer.Exit(DoctorError.exit_code)

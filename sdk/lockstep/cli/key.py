@@ -1,4 +1,4 @@
-"""`lockstep key`: make a home's two keys, show what they are."""
+"""`lockstep key`: creates a home's staking key and node key, and shows their public parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def new(
     backup: Annotated[Path | None, typer.Option(help="Where the second copy of the keystore goes.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a staking key (encrypted keystore v3) and a node key (ed25519); keep a backup elsewhere."""
+    """Create a staking key (encrypted keystore v3) and a node key (ed25519), with a backup of the keystore
+    elsewhere."""
     from lockstep.chain.keys import create_account, create_node_key
 
     settings = resolve(home=home, password_file=password_file)
@@ -33,14 +34,14 @@ def new(
         raise KeyStoreError("the password is empty", hint="put a password in the password file")
     if backup is None:
         raise KeyStoreError(
-            "no backup is named", hint="pass --backup FILE on another disk: one lost file is a lost stake"
+            "no backup file is given", hint="pass --backup FILE on another disk: without a key its stake is lost"
         )
     keystore, node_key = settings.home_path / KEYSTORE, settings.home_path / NODE_KEY
     for path in (keystore, node_key, backup):
         if path.exists():
             raise KeyStoreError(f"{path} exists", hint="choose another path, or move the old key away")
     if not backup.parent.is_dir():
-        raise KeyStoreError(f"there is no folder {backup.parent}", hint="mount the disk, or make the folder")
+        raise KeyStoreError(f"there is no folder {backup.parent}", hint="mount the disk, or create the folder")
     _ = settings.home_dir
     made: list[Path] = []
     try:
@@ -68,7 +69,7 @@ def new(
 
 
 def _copy(keystore: Path, backup: Path) -> None:
-    """A second copy, on disk when this returns; raises OSError and leaves nothing."""
+    """Writes a second copy of the keystore, durable when this returns; raises OSError, and then leaves no file."""
     descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -82,7 +83,7 @@ def _copy(keystore: Path, backup: Path) -> None:
 
 @app.command("show")
 def show(home: Home = None, password_file: PasswordFile = None, as_json: Json = False) -> None:
-    """The address and the public node key of a home; checks that the password opens the keystore."""
+    """Show the address and the public node key of a home; checks that the password opens the keystore."""
     from lockstep.chain.keys import load_account, load_node_key
 
     settings = resolve(home=home, password_file=password_file)

@@ -1,4 +1,4 @@
-"""A merged model in memory: what it is, where it comes from, what it writes."""
+"""Loads a merged model into memory, with its origin, and lets it write text."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _show_version(wanted: bool) -> None:
 
 
 def build() -> typer.Typer:
-    """The whole command tree."""
+    """Returns the tree of all commands."""
     app = Commands(
         name="lockstep",
         help="Training compute in which every float is accountable.",
@@ -78,7 +78,7 @@ def lockstep(
 
 @cache
 def command() -> Any:
-    """The tree as it runs: whatever takes an RPC takes the name of a network, too."""
+    """Returns the tree of commands, with --network added wherever --rpc is."""
     tree = typer.main.get_command(build())
     for leaf in _leaves(tree):
         for rpc in [option for option in leaf.params if option.name == "rpc"]:
@@ -100,13 +100,13 @@ def _leaves(tree: Any) -> Iterator[Any]:
 
 
 def _choose(context: typer.Context, option: Any, name: str | None) -> None:
-    """Children of this process choose the same."""
+    """Puts the chosen network into the environment, so that child processes use it too."""
     if name is not None:
         os.environ[f"LOCKSTEP_{NETWORK.upper()}"] = name
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command and exit with the error tree's code; a bug leaves its trace in a file, not on the screen."""
+    """Runs a command and exits with its error's code; the stack trace of a bug goes into a file, not to the screen."""
     args = sys.argv[1:] if argv is None else argv
     logs.only_warnings()
     try:
@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _run(args: list[str]) -> int:
-    """The exit code of a command that ran; raises LockstepError alone."""
+    """Runs a command and returns its exit code; raises only LockstepError."""
     try:
         result = command()(args=args, prog_name="lockstep", standalone_mode=False)
         sys.stdout.flush()
@@ -148,7 +148,8 @@ def _run(args: list[str]) -> int:
 
 
 def _missing(error: ModuleNotFoundError) -> LockstepError:
-    """A part of the distribution that is not installed; anything else that is missing is a bug."""
+    """Returns the error for a part of the distribution that is not installed; any other missing module is reported as
+    a bug."""
     module = (error.name or "").partition(".")[0]
     for requirement in requires(DISTRIBUTION) or ():
         named = re.match(r"[A-Za-z0-9._-]+", requirement)

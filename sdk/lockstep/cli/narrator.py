@@ -1,4 +1,4 @@
-"""A run told in sentences: an event of the chain, of a program or of a game becomes one line. Pure functions.
+"""Narrates a run: turns an event of the chain, of a program or of a game into a sentence. Pure functions.
 
 >>> of_chain("Joined", {"round": 2, "slot": 1, "worker": "0x90F79bf6EB2c4f870365E785982E1f101E93b906"}).text
 'round 2: 0x90F79bf6 takes slot 1'
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lockstep.execution.losses import MergedLoss
 
 GOOD, BAD, ALERT, STEP, QUIET, STRONG = "green", "bold red", "yellow", "cyan", "dim", "bold"
-"""The styles of what went well, what is a lie or a loss, what begins a dispute, what takes the run further."""
+"""Styles of a success, a lie or loss, the start of a dispute, a step of the run, a detail, and a headline."""
 
 Args = Mapping[str, Any]
 Sentence = tuple[str, Callable[[Args], str]]
@@ -27,29 +27,29 @@ Sentence = tuple[str, Callable[[Args], str]]
 
 @dataclass(frozen=True)
 class Line:
-    """One line that somebody reads."""
+    """One line of output."""
 
     text: str
     style: str = ""
-    """A terminal's; text alone says the same."""
+    """The style on a terminal; the text alone has all information."""
 
     def after(self, head: str) -> Line:
-        """The same line with something before it."""
+        """Returns the line with `head` before it."""
         return Line(f"{head}{self.text}", self.style)
 
 
 def clock(time: int) -> str:
-    """A chain's time of day, UTC."""
+    """Formats a chain time as the time of day, UTC."""
     return f"{datetime.fromtimestamp(time, UTC):%H:%M:%S}"
 
 
 def amount(args: Args, name: str, digits: int | None = None) -> str:
-    """20.5 LST, of an integer or a decimal string; exact, or to so many digits."""
+    """Formats an amount, an integer or a decimal string in wei, as "20.5 LST", exactly or to `digits` digits."""
     return tokens(int(args.get(name) or 0), digits)
 
 
 def countdown(seconds: int) -> str:
-    """Time left: "1:02:03", "9:05", "0:00"."""
+    """Formats the time left: "1:02:03", "9:05", "0:00"."""
     minutes, rest = divmod(max(0, seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -95,14 +95,14 @@ CHAIN: dict[str, Sentence] = {
     "Left": (ALERT, lambda a: f"round {a.get('round')}: {short(a.get('worker'))} gives {_slot(a)} back"),
     "RosterClosed": (
         QUIET,
-        lambda a: f"round {a.get('round')}: the slots are taken, block {a.get('seed_block')} seeds it",
+        lambda a: f"round {a.get('round')}: the slots are assigned, block {a.get('seed_block')} draws the seed",
     ),
     "Sealed": (STEP, lambda a: f"round {a.get('round')}: the seed is drawn, workers train"),
     "Committed": ("", lambda a: f"round {a.get('round')}: {_slot(a)} has committed to its claim"),
     "Revealed": ("", lambda a: f"round {a.get('round')}: {_slot(a)} is claimed, claim {short(a.get('claim'))}"),
     "Carried": (QUIET, lambda a: f"round {a.get('round')}: {_slot(a)} starts from its owner's last carry"),
     "TracePublished": (QUIET, lambda a: f"round {a.get('round')}: the trace of {_slot(a)} is public"),
-    "Attested": ("", lambda a: f"round {a.get('round')}: {short(a.get('account'))} has {_payloads(a)}"),
+    "Attested": ("", lambda a: f"round {a.get('round')}: {short(a.get('account'))} attests {_payloads(a)}"),
     "Frozen": (STEP, lambda a: f"round {a.get('round')}: {_payloads(a)} are accepted"),
     "Backed": (QUIET, lambda a: f"round {a.get('round')}: a merge's stake backs {a.get('rounds')} rounds"),
     "Merged": (
@@ -121,31 +121,31 @@ CHAIN: dict[str, Sentence] = {
         ),
     ),
     "RoundFinal": (GOOD, lambda a: f"round {a.get('round')} is final"),
-    "RoundFailed": (BAD, lambda a: f"round {a.get('round')} failed: what was revealed is judged and paid"),
+    "RoundFailed": (BAD, lambda a: f"round {a.get('round')} failed: revealed claims are judged and paid"),
     "RoundVoid": (BAD, lambda a: f"round {a.get('round')} is void: a merge before it was convicted"),
     "AuditOpened": (QUIET, lambda a: f"round {a.get('round')}: block {a.get('beacon_block')} draws the witnesses"),
     "Enrolled": (QUIET, lambda a: f"{short(a.get('account'))} is a witness of the job"),
-    "Retired": (QUIET, lambda a: f"{short(a.get('account'))} is no witness of the job any more"),
+    "Retired": (QUIET, lambda a: f"{short(a.get('account'))} is no longer a witness of the job"),
     "DutyDrawn": (ALERT, lambda a: f"{short(a.get('account'))} is drawn as witness of slot {a.get('slot')}"),
     "VerdictRevealed": (
         "",
-        lambda a: f"the witness {'agrees' if a.get('agrees') else 'differs'}, having looked up to step {a.get('t')}",
+        lambda a: f"the witness {'agrees' if a.get('agrees') else 'differs'}, having replayed up to step {a.get('t')}",
     ),
     "PayloadDemanded": (
         ALERT,
-        lambda a: f"{place(a)}: {short(a.get('asker'))} asks for the payload of claim {short(a.get('claim'))}",
+        lambda a: f"{place(a)}: {short(a.get('asker'))} demands the payload of claim {short(a.get('claim'))}",
     ),
-    "RowDemanded": (ALERT, lambda a: f"{short(a.get('asker'))} asks for row {a.get('row')} of the dataset"),
+    "RowDemanded": (ALERT, lambda a: f"{short(a.get('asker'))} demands row {a.get('row')} of the dataset"),
     "Slashed": (
         BAD,
         lambda a: (
             f"slashed: {short(a.get('account'))} loses {amount(a, 'amount', 6)}: {amount(a, 'burned', 6)} "
             f"burned, {amount(a, 'to_challenger', 6)} to the challenger, {amount(a, 'to_requester', 6)} to the "
-            f"requester, {amount(a, 'owed', 6)} for work that fell with it"
+            f"requester, {amount(a, 'owed', 6)} for work that became void with it"
         ),
     ),
 }
-"""Every event of the chain that names a job, and those of the vault and of witnesses that the demo tells."""
+"""A sentence for every event of the chain that names a job, and for those of the vault and of witnesses in the demo."""
 
 
 def claim(a: Args) -> str:
@@ -157,7 +157,7 @@ def _audited(a: Args) -> str:
     if a.get("verdict") == "match":
         return f"replayed {claim(a)} in {a.get('seconds')} s: every state is the same"
     if a.get("verdict") == "mismatch":
-        at = "it differs; its list of states is not to be had yet" if a.get("t") is None else f"step {a['t']} differs"
+        at = "it differs; its list of states is not available yet" if a.get("t") is None else f"step {a['t']} differs"
         return f"replayed {claim(a)}: {at}"
     return f"cannot replay {claim(a)}: {a.get('reason') or a.get('verdict')}"
 
@@ -173,7 +173,7 @@ def _voided(a: Args) -> str:
 
 def _done(a: Args) -> str:
     earned = f": earned {amount(a, 'earned')}" if "earned" in a else ""
-    return f"is through with job {short(a.get('job'))}{earned}"
+    return f"has finished job {short(a.get('job'))}{earned}"
 
 
 def _game(a: Args) -> str:
@@ -188,7 +188,7 @@ PROGRAM: dict[str, Sentence] = {
     "device": (QUIET, _device),
     "ready": (QUIET, lambda a: f"is ready{', at ' + str(a['url']) if a.get('url') else ''}"),
     "indexed": (QUIET, lambda a: f"indexed {a.get('events')} events up to block {a.get('block')}"),
-    "listening": (QUIET, lambda a: f"listens for its own key until {clock(int(a.get('until') or 0))}"),
+    "listening": (QUIET, lambda a: f"listens for another home with its key until {clock(int(a.get('until') or 0))}"),
     "paced": (QUIET, lambda a: f"takes {a.get('shown_seconds')} s for a step of job {short(a.get('job'))}"),
     "joined": ("", lambda a: f"joins {place(a)}"),
     "trained": ("", lambda a: f"trained {place(a)} in {a.get('seconds')} s"),
@@ -212,37 +212,37 @@ PROGRAM: dict[str, Sentence] = {
     "lost": (BAD, lambda a: f"lost {_game(a)}: {a.get('verdict')}"),
     "void": (QUIET, lambda a: f"{_game(a)} is void"),
     "equivocated": (BAD, lambda a: f"proved that {short(a.get('worker'))} signed two claims for {place(a)}"),
-    "demanded": (ALERT, lambda a: f"asks in public for {_asked(a)}"),
-    "precommitted": (QUIET, lambda a: f"announces an answer to demand {short(a.get('demand'))}"),
+    "demanded": (ALERT, lambda a: f"demands {_asked(a)} on chain"),
+    "precommitted": (QUIET, lambda a: f"commits to an answer to demand {short(a.get('demand'))}"),
     "answered": ("", lambda a: f"answered demand {short(a.get('demand'))}"),
     "settled": (QUIET, lambda a: f"settled demand {short(a.get('demand'))}"),
     "voided": (BAD, _voided),
     "refused": (ALERT, lambda a: f"refuses job {short(a.get('job'))}: {a.get('message')}"),
     "enrolled": (QUIET, lambda a: f"enrolls as witness of job {short(a.get('job'))}"),
-    "looked": (QUIET, lambda a: f"looked up to step {a.get('t')} for its duty {a.get('duty')}"),
-    "witnessed": ("", lambda a: f"says as witness of {claim(a)}: {a.get('verdict')} up to step {a.get('t')}"),
-    "staying": (ALERT, lambda a: f"stays: {a.get('stakes')} stakes and {a.get('games')} games are open"),
+    "looked": (QUIET, lambda a: f"replayed up to step {a.get('t')} for its duty {a.get('duty')}"),
+    "witnessed": ("", lambda a: f"reveals its verdict on {claim(a)}: {a.get('verdict')} up to step {a.get('t')}"),
+    "staying": (ALERT, lambda a: f"keeps running: {a.get('stakes')} stakes and {a.get('games')} games are open"),
     "done": (GOOD, _done),
-    "held": (ALERT, lambda a: f"cannot send: {a.get('message')}"),
+    "held": (ALERT, lambda a: f"holds transactions back: {a.get('message')}"),
     "released": (GOOD, lambda a: f"sends again after {a.get('seconds')} s of too high fees"),
     "unreachable": (ALERT, lambda a: f"waits: {a.get('message')}"),
-    "reachable": (GOOD, lambda a: f"goes on after {a.get('seconds')} s of waiting"),
+    "reachable": (GOOD, lambda a: f"continues after an outage of {a.get('seconds')} s"),
 }  # fmt: skip
-"""Every event that worker, verifier and coordinator print."""
+"""A sentence for every event that worker, verifier and coordinator print."""
 
 
 def of_chain(name: str, args: Args) -> Line:
-    """Returns the sentence for an event of the chain; one that has no sentence is shown as it is."""
+    """Returns the sentence for an event of the chain; an event without one is shown with its arguments."""
     return _said(CHAIN, name, args)
 
 
 def of_program(who: str, event: Args, sentences: Mapping[str, Sentence] = PROGRAM) -> Line:
-    """Returns the sentence for what one of the market's programs says that it does."""
+    """Returns the sentence for an event that a program of the market printed."""
     return _said(sentences, str(event.get("event")), event).after(f"{who} ")
 
 
 def of_loss(found: MergedLoss, curve: str = "") -> Line:
-    """The loss of one checkpoint, the claim that it is bound to, and the curve so far."""
+    """Returns a line with the loss of one checkpoint, its claim, and the curve so far."""
     claim = f", claim {short(found.claim)}" if found.claim else ", the first weights"
     merges = f"{found.merges} merge{'' if found.merges == 1 else 's'}"
     return Line(f"loss {found.loss:.6f} after {merges}{claim}" + (f"  {curve}" if curve else ""), STRONG)

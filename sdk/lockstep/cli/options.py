@@ -23,13 +23,13 @@ from lockstep.base.settings import Settings, resolve
 
 
 def role_of(context: typer.Context) -> str:
-    """Returns the role that a command belongs to: "worker" for `lockstep worker stake`; "requester" if no program's."""
+    """Returns the role of a command: "worker" for `lockstep worker stake`; "requester" if it belongs to no program."""
     names = context.command_path.split()
     return next((name for name in names if name in ROLES), "requester")
 
 
 def an_id(what: str, hint: str) -> Callable[[str | None], str | None]:
-    """Returns a callback of an argument that names an id: raises UsageError before a key or a chain is asked for."""
+    """Returns a callback that checks an id argument, so that UsageError is raised before a key or a chain is needed."""
 
     def check(text: str | None) -> str | None:
         if text is not None:
@@ -122,21 +122,22 @@ MaxMemory = Annotated[
 
 @dataclass(frozen=True)
 class Flags:
-    """Options that go together. Each field is a setting of the same name; None: not given."""
+    """A group of options. Each field is the setting of that name; None: not given."""
 
     def given(self) -> dict[str, Any]:
-        """Each field by its setting's name."""
+        """Returns the fields by the settings' names."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def settings(self, role: str = "requester", *more: Flags, **others: Any) -> Settings:
-        """The settings under these flags, those of other groups, and single ones, which win. Raises UsageError."""
+        """Resolves the settings with these flags, other groups' and single ones, which take precedence. Raises
+        UsageError."""
         given = {name: value for group in (self, *more) for name, value in group.given().items()}
         return resolve(role, **(given | others))
 
 
 @dataclass(frozen=True)
 class ChainFlags(Flags):
-    """A market's chain."""
+    """The options that locate a market's chain."""
 
     rpc: Rpc = None
     deployment: DeploymentFile = None
@@ -144,7 +145,7 @@ class ChainFlags(Flags):
 
 @dataclass(frozen=True)
 class AccountFlags(ChainFlags):
-    """A market's chain, and a key."""
+    """The options that locate a market's chain and a key."""
 
     home: Home = None
     password_file: PasswordFile = None
@@ -152,7 +153,7 @@ class AccountFlags(ChainFlags):
 
 @dataclass(frozen=True)
 class PublicFlags(Flags):
-    """A market's chain and its storage."""
+    """The options that locate a market's chain and its storage."""
 
     rpc: Rpc = None
     storage: Storage = None
@@ -161,7 +162,7 @@ class PublicFlags(Flags):
 
 @dataclass(frozen=True)
 class PartyFlags(PublicFlags):
-    """A market's chain and storage, and a key."""
+    """The options that locate a market's chain and storage, and a key."""
 
     home: Home = None
     password_file: PasswordFile = None
@@ -169,7 +170,7 @@ class PartyFlags(PublicFlags):
 
 @dataclass(frozen=True)
 class ProgramFlags(Flags):
-    """The options of a program that stays up."""
+    """The options of a long-running program."""
 
     rpc: Rpc = None
     rpc_check: RpcCheck = None
@@ -189,7 +190,7 @@ class ComputingFlags(Flags):
 
 @dataclass(frozen=True)
 class LimitFlags(Flags):
-    """Limits of a worker."""
+    """The limits that a worker's owner sets."""
 
     max_stake: MaxStake = None
     jobs_from: JobsFrom = None
@@ -201,10 +202,10 @@ class LimitFlags(Flags):
 
 
 class Commands(typer.Typer):
-    """Commands that may take groups of options."""
+    """A typer app whose commands may take groups of options."""
 
     def command(self, *names: Any, **options: Any) -> Callable[[Any], Any]:
-        """As typer's; the function itself stays as it is."""
+        """Registers a command as typer does, but leaves the function itself unchanged."""
         register = super().command(*names, **options)
 
         def take(function: Any) -> Any:
@@ -215,7 +216,7 @@ class Commands(typer.Typer):
 
 
 def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the fields of each group in the place of the group."""
+    """Returns the function with each group of options replaced by its fields."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, type[Flags]] = {n: h for n, h in hints.items() if isinstance(h, type) and issubclass(h, Flags)}
     if not groups:

@@ -1,4 +1,4 @@
-"""One envelope: data on stdout, everything else on stderr, errors with a code and a hint.
+"""The envelope of a command's output: data on stdout, all else on stderr, errors with a code and a hint.
 
 `{"schema": "lockstep/1", "ok": true, "data": ...}` or `{"schema", "ok": false, "error": {"code", "message", "hint"}}`.
 """
@@ -25,23 +25,23 @@ def emit(data: Any, as_json: bool, text: str | None = None) -> None:
 
 
 def interactive() -> bool:
-    """Returns True if a person is there to answer."""
+    """Returns True if stdin and stderr are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str, agreed: bool = False) -> None:
-    """Ask a person before money moves; who is not at a terminal has agreed by giving the command. Raises UsageError
-    for a no."""
+    """Asks for confirmation before money moves. Without a terminal, giving the command counts as consent. Raises
+    UsageError if the answer is no."""
     import typer
 
     if agreed or not interactive():
         return
     if not typer.confirm(question, default=False, err=True):
-        raise UsageError("nothing was done", hint="answer y, or give --yes")
+        raise UsageError("the command was not confirmed, and did nothing", hint="answer y, or give --yes")
 
 
 def fail(error: LockstepError, as_json: bool) -> int:
-    """Report an error; returns the exit code that it is to be left with."""
+    """Reports an error; returns the exit code for it."""
     if as_json:
         lines.write({"schema": SCHEMA, "ok": False, "error": error.to_dict()})
     else:

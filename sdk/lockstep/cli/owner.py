@@ -1,4 +1,4 @@
-"""`owner`: the key that an account's money leaves the vault to, kept apart from the key that works."""
+"""`owner`: names the key that receives an account's withdrawals, kept apart from the key that works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ OrNobody = Annotated[str, typer.Argument(metavar="ADDRESS", help="An address, or
 
 @app.command("set")
 def set_(context: typer.Context, owner: Owner, flags: AccountFlags, yes: Yes = False, as_json: Json = False) -> None:
-    """Name the owner of this home's account, once and at once; `propose` waits until the owner's key accepts."""
+    """Name the owner of this home's account, once and with immediate effect; `propose` waits until the owner's key
+    accepts."""
     from eth_utils.address import is_checksum_address
 
     named = address_of(owner, "the owner")
@@ -59,7 +60,7 @@ def propose(
 def accept(context: typer.Context, *, operator: For = None, flags: AccountFlags, as_json: Json = False) -> None:
     """Become the owner of the account that was offered to this home's key (`--for`)."""
     if operator is None:
-        raise UsageError("it is not said which account", hint="--for ADDRESS: the account that was offered")
+        raise UsageError("no account is named", hint="--for ADDRESS: the account that was offered")
     with _staking(context, flags, operator) as staking:
         _tell(staking, staking.accept_owner(), as_json)
 
@@ -68,7 +69,7 @@ def accept(context: typer.Context, *, operator: For = None, flags: AccountFlags,
 def delegate(
     context: typer.Context, who: OrNobody, *, operator: For = None, flags: AccountFlags, as_json: Json = False
 ) -> None:
-    """Let another key answer games about an account's claims: when the account's own key is lost."""
+    """Let another key answer games about an account's claims, for example if the account's own key is lost."""
     named = None if who == "none" else address_of(who, "the delegate", hint="none: nobody")
     with _staking(context, flags, operator) as staking:
         _tell(staking, staking.set_delegate(named), as_json)
@@ -78,7 +79,7 @@ def delegate(
 def show(
     context: typer.Context, *, operator: For = None, flags: ChainFlags, home: Home = None, as_json: Json = False
 ) -> None:
-    """An account's owner, whom it is offered to, and its delegate; reads no key."""
+    """Show an account's owner, the account to which it is offered, and its delegate; reads no key."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.keys import KEYSTORE, account_address
@@ -121,7 +122,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 
 def _tell(staking: StakingAccount, moved: Moved, as_json: bool) -> None:
-    """Print what holds now, then note that it is known."""
+    """Prints the new state, then marks the transactions as reported."""
     found = _standing(staking.contracts, staking.address)
     head = ["sent by an earlier command that was cut off: nothing else was done"] if moved.completed else []
     data = {**found, "completed": moved.completed, "transactions": list(moved.transactions)}

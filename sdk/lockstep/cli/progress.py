@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lockstep.protocol.jobs import JobParams
 
 BAR = 20
-"""Characters of a bar."""
+"""Characters of a progress bar."""
 JOINING, TRAINING, REVEALING, ATTESTING, MERGING, WAITING = (
     "workers join", "workers train", "claims are revealed", "payloads are attested", "the payloads are merged",
     "claims can be challenged",
@@ -29,7 +29,7 @@ _ENDED = frozenset({"RoundFinal", "RoundFailed", "RoundVoid"})
 
 
 def windows_of(params: JobParams) -> dict[str, int]:
-    """Returns the longest that each stage of a round may take, in seconds."""
+    """Returns the longest duration of each stage of a round, in seconds."""
     role = params.role
     return {
         JOINING: params.windows.join_seconds, TRAINING: role.train_seconds, REVEALING: role.reveal_seconds,
@@ -43,12 +43,12 @@ class _Round:
     since: int
     """Chain time at which the stage began."""
     done: int = 0
-    """Slots that have done what the stage is for."""
+    """Number of slots that have done the stage's act."""
 
 
 @dataclass
 class Progress:
-    """The rounds that are under way, and how many are behind."""
+    """The progress of a run: the rounds in flight, and the number of merged ones."""
 
     rounds: int
     slots: int
@@ -59,7 +59,7 @@ class Progress:
     _open: dict[int, _Round] = field(default_factory=dict)
 
     def see(self, name: str, args: Mapping[str, Any], time: int) -> None:
-        """One event of the job, in the chain's order."""
+        """Applies one event of the job, in the chain's order."""
         if name in ("JobDone", "JobVoid"):
             self.over = True
             self._open.clear()
@@ -82,7 +82,7 @@ class Progress:
         round_.done = min(round_.done + 1, self.slots)
 
     def lines(self, now: int) -> list[Line]:
-        """A bar of the whole run, then a line for each round that is under way, with its clock."""
+        """Returns a bar for the whole run, then a line with its clock for each round in flight."""
         if self.over:
             return []
         filled = BAR * min(self.merged, self.rounds) // max(self.rounds, 1)

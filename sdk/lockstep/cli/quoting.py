@@ -23,24 +23,25 @@ if TYPE_CHECKING:
     from lockstep.protocol.jobs import Pricing
 
 REQUESTER_GAS = VERBS["create"] + PERMIT_GAS + VERBS["withdraw"]
-"""A job's opening, and the refund at its end."""
+"""Gas of opening a job, and of the refund at its end."""
 
 
 @dataclass(frozen=True)
 class DataFee:
-    """A rollup's fee for a game's bytes on its parent chain, beside the gas that a job's refunds count."""
+    """A rollup's data fee of a game on the parent chain, which the job's refunds do not count as gas."""
 
     chain: str
     factor: float
-    """A game's whole fee over the fee of its gas, at the rollup's base fee now and a parent chain's as assumed."""
+    """A game's whole fee divided by the fee of its gas, at the rollup's present base fee and an assumed parent
+    chain's."""
     gas_price: Wei
-    """The job's: tokens for a unit of gas at its cap."""
+    """The job's gas price: the token amount refunded per unit of gas, at its cap."""
     needed: Wei
-    """The job's gas price that counts the bytes, too, if the coin costs what `presets.MAINNET` assumes."""
+    """The gas price that would cover the data fee too, if the coin costs what `presets.MAINNET` assumes."""
 
     @property
     def covered(self) -> bool:
-        """Returns True if who answers a game is paid its whole fee back."""
+        """True if a party that answers a game is refunded its whole fee."""
         return self.gas_price >= self.needed
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,7 +52,7 @@ class DataFee:
         }  # fmt: skip
 
     def line(self) -> str:
-        """As people read it."""
+        """Returns the data fee as a line of text."""
         told = f"data fee     a game's whole fee on {self.chain} is {self.factor:.3g} times that of its gas"
         if self.covered:
             return f"{told}; the job's gas price covers it"
@@ -74,7 +75,7 @@ def data_fee_of(facts: ChainFacts | None, prices: Pricing, base_fee: int) -> Dat
 
 @dataclass(frozen=True)
 class QuotedTerms:
-    """The terms that a requester is told beside the figures of the job itself."""
+    """The terms of a job on its chain that a quote shows beside the job's own figures."""
 
     price: Wei
     """The price of 10^15 operations."""
@@ -86,9 +87,9 @@ class QuotedTerms:
     expected: float
     """Seconds from the opening to the last payment, on machines like this one."""
     longest: int
-    """With every window used up."""
+    """Seconds from the opening to the last payment if every window is used up."""
     data_fee: DataFee | None = None
-    """None: the chain takes none."""
+    """None if the chain charges none."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: amounts and operations are decimal strings."""
@@ -104,7 +105,7 @@ class QuotedTerms:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """As people read it."""
+        """Returns the terms as lines of text."""
         cost = tokens(self.fees.price * REQUESTER_GAS, 4, "ETH")
         times = [readable_seconds(seconds) for seconds in (self.expected, self.longest)]
         return [

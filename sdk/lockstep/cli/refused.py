@@ -1,4 +1,4 @@
-"""`retry`: a job that a home refuses for good is tried again."""
+"""`retry`: allows a job again that a home refuses for good."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from lockstep.runtime.refusals import Refusal
 
 Clear = Callable[[Path, "Refusal"], None]
-"""Removes a home's refusal, and what must not outlive it."""
+"""Removes a home's refusal, and the files that must not outlive it."""
 
 
 def forget(home: Path, refusal: Refusal) -> None:
-    """Removes a refusal, that of the job's loss among them."""
+    """Removes a refusal, including one of the job's loss."""
     from lockstep.runtime.refusals import FOLDER, LOSSES, Refusals
 
     for folder in (FOLDER, LOSSES):
@@ -30,7 +30,7 @@ def forget(home: Path, refusal: Refusal) -> None:
 
 
 def add_to(app: typer.Typer, where: str, clear: Clear = forget) -> None:
-    """Give a program the command `retry`; `where`: what shows the jobs that it refuses."""
+    """Adds the command `retry` to a program; `where` names the command that lists refused jobs."""
 
     @app.command("retry")
     def retry(
@@ -41,7 +41,7 @@ def add_to(app: typer.Typer, where: str, clear: Clear = forget) -> None:
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Have a job tried again that this home refuses for good; a process that runs does so by itself."""
+        """Allow a job again that this home refuses for good; a running program tries it by itself."""
         from lockstep.runtime.refusals import LOSSES, Refusals
 
         folder = resolve(role_of(context), home=home).home_path

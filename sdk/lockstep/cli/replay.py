@@ -1,4 +1,4 @@
-"""`lockstep replay CLAIM`: check a claim oneself, from public data alone."""
+"""`lockstep replay CLAIM`: checks a claim from public data alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class KernelPath(StrEnum):
-    """The kernels that compute; the bits are the same."""
+    """The kernels that compute; all give the same bits."""
 
     AUTO = "auto"
     SCALAR = "scalar"
@@ -43,16 +43,16 @@ class KernelPath(StrEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """The place where a claim is first seen to differ inside a transition."""
+    """The first op and element within a transition at which a claim differs."""
 
     op: int
     element: int
     chunk: int | None
     claimed: int
     computed: int
-    """By this machine."""
+    """The word that this machine computes."""
     contract: int | None
-    """By the contract, if a game came so far."""
+    """The word that the contract computed, if a game went that far."""
     seen_in: str
     """"game": a contract computed it; "output": the claim's public output shows it."""
 
@@ -69,15 +69,18 @@ def replay(
 ) -> None:
     """Replay a claim: MATCH (exit 0), or the first differing step, op and element (exit 10).
 
-    Exit 11 if its public data cannot be had: that says nothing about the claim. Op and element of a step in the middle
-    are known once a game was played about it: until then only the step's roots are public.
+    Exit 11 if its public data is unavailable, which proves nothing about the claim. Op and element of an intermediate
+    step are known only after a game about it: until then only the step's roots are public.
     """
     digits_of(claim, "claim", CLAIMS_SHOWN)
     # Who names kernels of the processor means the processor.
     on = computing.device or (None if path == KernelPath.AUTO else "cpu")
     settings, chosen = on_device(flags.settings("requester", computing, device=on))
     if path != KernelPath.AUTO and chosen.device != "cpu":
-        raise UsageError(f"--path {path.value} on {chosen.device}", hint="--path names kernels of --device cpu")
+        raise UsageError(
+            f"--path {path.value} does not apply to --device {chosen.device}",
+            hint="--path selects kernels of --device cpu",
+        )
     kernels = path.value if chosen.device == "cpu" else chosen.path
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
@@ -110,9 +113,9 @@ def replay(
 
 
 def compute_again(contracts: Contracts, store: ContentStore, game: GameId, threads: int, path: str) -> dict[str, Any]:
-    """The number that a contract has computed in a game, computed on this machine from the claim's public data.
+    """Computes here, from the claim's public data, the number that a contract computed in a game.
 
-    Raises UsageError if the contract has computed none, Inconclusive if the data cannot be had.
+    Raises UsageError if the contract has computed none, Inconclusive if the data is unavailable.
     """
     from lockstep.chain.events import EventReader
     from lockstep.market.held import HeldClaim
@@ -159,7 +162,7 @@ def _judged(contracts: Contracts, game: GameId) -> tuple[Finding, ClaimId]:
         if isinstance(event, Convicted) and event.finding.wrong is Wrong.OP:
             return event.finding, claim
     raise UsageError(
-        f"the contract has computed no number in game {game.hex()[:8]}", hint=f"lockstep replay {claim.hex()}"
+        f"the contract has not computed a number in game {game.hex()[:8]}", hint=f"give `lockstep replay {claim.hex()}`"
     )
 
 
@@ -167,8 +170,8 @@ def _judged(contracts: Contracts, game: GameId) -> tuple[Finding, ClaimId]:
 def prepared(
     contracts: Contracts, store: Any, found: Any, threads: int, path: str
 ) -> Iterator[tuple[PublicData, ClaimRun]]:
-    """A claim's public data and its computation, in a child that ends with this; raises Inconclusive if they cannot be
-    had."""
+    """Yields a claim's public data and its computation, in a child process that ends with the block; raises
+    Inconclusive if the data is unavailable."""
     from lockstep.execution.box.loading import load
     from lockstep.market.replay import UNDECIDED, PublicData, undecided
 
@@ -197,7 +200,7 @@ def _audit(run: ClaimRun, record: ClaimRecord, public: PublicData) -> Replay:
 
 
 def _place(contracts: Contracts, public: PublicData, done: Replay, record: ClaimRecord) -> Difference | None:
-    """Op and element, as far as they are public."""
+    """Returns op and element of the difference, as far as they are public."""
     from lockstep.market.replay import computed_word
 
     finding = _finding(contracts, record)
@@ -213,7 +216,7 @@ def _place(contracts: Contracts, public: PublicData, done: Replay, record: Claim
 
 
 def _finding(contracts: Contracts, record: ClaimRecord) -> Finding | None:
-    """Returns a contract's finding about an op of the claim, if a game came so far."""
+    """Returns a contract's finding about an op of the claim, if a game went that far."""
     from lockstep.chain import games
     from lockstep.protocol.dispute.moves import Convicted, Wrong
 
@@ -226,7 +229,7 @@ def _finding(contracts: Contracts, record: ClaimRecord) -> Finding | None:
 
 
 def _in_output(public: PublicData, done: Replay, record: ClaimRecord) -> Difference | None:
-    """The first word of the claim's public output that is not ours."""
+    """Returns the first word of the claim's public output that differs from this machine's."""
     import numpy as np
 
     from lockstep.execution.merging import fetch_carry, fetch_payload, load_checkpoint

@@ -22,7 +22,7 @@ from lockstep.protocol.market.events import EVENTS
 
 COMMON = "common"
 OF_A_JOB = "train.watch"
-"""The command that prints every event of the contracts that names a job."""
+"""The command that prints every event of the contracts about a job."""
 _SHARED = f"{COMMON}.json#/$defs/"
 _HERE = "#/$defs/"
 
@@ -41,15 +41,15 @@ def schema(
 
 
 def names() -> list[str]:
-    """Every schema that can be asked for."""
+    """Returns the names of all schemas."""
     found = (f.name.removesuffix(".json") for f in resources.files("lockstep").joinpath("schemas").iterdir())
     return sorted(name for name in found if name != COMMON)
 
 
 def bundled(name: str) -> dict[str, Any]:
-    """A schema that refers to no other file; raises NotFoundError."""
+    """Returns a self-contained schema; raises NotFoundError."""
     if name not in names():
-        raise NotFoundError(f"no schema is called {name!r}", hint=nearest(name, names()))
+        raise NotFoundError(f"there is no schema {name!r}", hint=nearest(name, names()))
     shared = _read(COMMON)["$defs"] | {"error": _read("error")}
     found: dict[str, Any] = _inward(_read(name))
     wanted, kept = _named(found), {}
@@ -68,7 +68,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _of_a_job() -> list[dict[str, Any]]:
-    """A line of each event that names a job."""
+    """Returns the schema of a line for each event that names a job."""
     around = {"block": {"type": "integer", "minimum": 0}, "chain_time": {"$ref": f"{_SHARED}time"}}
     lines = []
     for (_, name), kind in EVENTS.items():
@@ -81,7 +81,7 @@ def _of_a_job() -> list[dict[str, Any]]:
 
 
 def _inward(value: Any) -> Any:
-    """With every reference to another file turned into one to the schema's own $defs."""
+    """Returns a schema with every reference to another file replaced by one to its own $defs."""
     if isinstance(value, list):
         return [_inward(item) for item in value]
     if not isinstance(value, dict):
@@ -94,7 +94,7 @@ def _target(reference: str) -> str:
 
 
 def _named(value: Any) -> set[str]:
-    """The $defs that a part refers to."""
+    """Returns the names of the $defs to which a part refers."""
     if isinstance(value, list):
         return set().union(*map(_named, value))
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Lines for a person: plain into a pipe; on a terminal in colours, above a part that is drawn again and again."""
+"""Prints lines: plain text into a pipe; on a terminal in colours, above a part that is redrawn."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from lockstep.cli.narrator import Line
 
 REFRESH = 2
-"""Drawings of the lower part, a second."""
+"""Redraws of the lower part per second."""
 
 
 class Screen:
-    """Lines in a stream; NO_COLOR and TERM=dumb are rich's to honour."""
+    """Prints lines to a stream; rich handles NO_COLOR and TERM=dumb."""
 
     def __init__(self, below: Callable[[], list[Line]] | None = None, stream: TextIO | None = None) -> None:
-        """`below`: what stands under the lines while the screen is open, asked for at each drawing."""
+        """`below` returns the lines under the output, at each redraw."""
         self._stream = sys.stdout if stream is None else stream
         self.below = below
         self._terminal = self._stream.isatty()
@@ -33,7 +33,7 @@ class Screen:
         self._live: Live | None = None
 
     def tell(self, line: Line) -> None:
-        """One line, without the keys of URLs."""
+        """Prints one line, without the keys of URLs."""
         if self._console is None:
             print(on_one_line(scrubbed(line.text)), file=self._stream, flush=True)
         else:
@@ -60,7 +60,7 @@ class Screen:
 
 
 def show(lines: Iterable[Line]) -> None:
-    """A command's answer, for people."""
+    """Prints a command's result as text."""
     screen = Screen()
     for line in lines:
         screen.tell(line)

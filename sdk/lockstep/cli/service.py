@@ -1,4 +1,4 @@
-"""`service install`, `uninstall`, `status`: a program that systemd starts, restarts and stops."""
+"""`service install`, `uninstall`, `status`: manages a systemd unit that runs a program."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ SYSTEM_UNITS = Path("/etc/systemd/system")
 PATHS = ("storage", "deployment", "home", "password_file")
 NOT_WRITTEN = ("home", "password_file")
 FLAGS = {"worker": (), "verifier": ("--witness", "--volunteer"), "coordinator": ()}
-"""The flags of `up`, by program: what else there is is a setting."""
+"""The flags of `up`, by program; everything else is a setting."""
 
 
 @dataclass(frozen=True)
 class ServicePlace:
-    """The place where a unit is or would be."""
+    """The location of a unit, whether it exists or not."""
 
     name: str
     folder: Path
@@ -67,7 +67,7 @@ class ServicePlace:
 
     @property
     def control(self) -> str:
-        """The command that tells systemd to do something."""
+        """The systemctl command for this unit."""
         return "systemctl" if self.system else "systemctl --user"
 
 
@@ -109,9 +109,11 @@ def install(
     toml = unit.home / FOLDER_FILE
     for file in (place.file, toml):
         if file.exists() and not units.is_ours(file.read_text(errors="replace"), role):
-            raise UsageError(f"{file} exists, and no `install` wrote it", hint="move it away, or give another --name")
+            raise UsageError(
+                f"{file} exists, and was not written by `install`", hint="move it away, or give another --name"
+            )
     if place.file.exists() and f"WorkingDirectory={units.escaped(str(unit.home))}\n" not in place.file.read_text():
-        raise UsageError(f"{place.file} is of another home", hint="give this one a --name")
+        raise UsageError(f"{place.file} belongs to another home", hint="give this service a --name")
     # A folder that is not there cannot be made writable.
     for folder in (unit.cache, *unit.writable):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -130,7 +132,7 @@ def install(
 def uninstall(
     context: typer.Context, home: Home = None, name: Name = None, system: System = False, as_json: Json = False
 ) -> None:
-    """Remove the unit and its settings; refused while the program runs, since it would start no more."""
+    """Remove the unit and its settings; refused while the program runs, since nothing would restart it."""
     from lockstep.runtime import unit as units
     from lockstep.runtime.guard import lock
 
@@ -156,7 +158,7 @@ def uninstall(
 def status(
     context: typer.Context, home: Home = None, name: Name = None, system: System = False, as_json: Json = False
 ) -> None:
-    """Show whether a unit is installed, what systemd says of it, whether the program runs."""
+    """Show whether a unit is installed, its state in systemd, and whether the program runs."""
     from lockstep.runtime import unit as units
     from lockstep.runtime.guard import lock
 
@@ -183,14 +185,16 @@ def _unit(role: str, settings: Settings, flags: Sequence[str], system: bool) -> 
     for flag in flags:
         if flag not in FLAGS[role]:
             known = ", ".join(FLAGS[role]) or f"a {role} has none"
-            raise UsageError(f"{flag!r} is no flag of a service", hint=f"{known}; settings are options before --")
+            raise UsageError(f"{flag!r} is not a flag of a service", hint=f"{known}; settings are options before --")
     if role == "worker" and not settings.max_stake:
-        raise UsageError("it is not said how much this worker may stake", hint="--max-stake 100, or --max-stake all")
+        raise UsageError(
+            "no limit is set on what this worker may stake", hint="give --max-stake 100, or --max-stake all"
+        )
     if not settings.password_file:
         raise KeyStoreError("no password file", hint="pass --password-file FILE or set LOCKSTEP_PASSWORD_FILE")
     home = settings.home_path.absolute()
     if not home.is_dir():
-        raise UsageError(f"there is no home {home}", hint="`lockstep key new` makes its keys first")
+        raise UsageError(f"there is no home {home}", hint="create its keys first: `lockstep key new`")
     command = shutil.which("lockstep", path=str(Path(sys.executable).parent)) or shutil.which("lockstep")
     if command is None:
         raise UsageError("the lockstep command is not installed", hint="install the package, and run its command")
@@ -232,7 +236,7 @@ def _place(name: str, system: bool) -> ServicePlace:
 
 
 def _write(file: Path, text: str, mode: int) -> None:
-    """Whole or not at all, in a folder that is made if it is not there."""
+    """Writes a file atomically, in a folder that is created if necessary."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, [text.encode()], mode=mode)
@@ -250,12 +254,12 @@ def _unlink(file: Path) -> None:
 
 
 def _reload(place: ServicePlace) -> None:
-    """systemd reads its units anew; where none runs, it does so when it starts."""
+    """Makes systemd read its units again; without a running systemd, nothing is needed."""
     _asked(place, "daemon-reload")
 
 
 def _asked(place: ServicePlace, verb: str) -> str:
-    """Returns the answer of systemctl; empty where there is none."""
+    """Runs systemctl and returns its output; empty if there is no systemd."""
     words = [*place.control.split(), verb, *([] if verb == "daemon-reload" else [place.name])]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)

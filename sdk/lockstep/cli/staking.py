@@ -1,4 +1,5 @@
-"""`stake`, `unstake`, `withdraw`, `owner`: the money of every program that stakes; `drain`: stop it, lose nothing."""
+"""`stake`, `unstake`, `withdraw`, `owner`: move the money of a program that stakes; `drain`: stops it without a
+loss."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _KILLABLE = ("worker", "verifier", "coordinator")
 
 
 def add_to(app: typer.Typer) -> None:
-    """Give a program's commands these."""
+    """Adds these commands to a program."""
     app.command("stake")(stake)
     app.command("unstake")(unstake)
     app.command("withdraw")(withdraw)
@@ -70,7 +71,7 @@ def unstake(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Begin to take free stake out: it can be withdrawn after the vault's delay."""
+    """Start to unbond free stake, which can be withdrawn after the vault's delay."""
     from lockstep.runtime.staking import StakingAccount
 
     settings = flags.settings(role_of(context))
@@ -91,7 +92,7 @@ def withdraw(
     flags: AccountFlags,
     as_json: Json = False,
 ) -> None:
-    """Move what was earned, and stake whose delay is over, into the wallet: the owner's, if the account has one."""
+    """Move earnings and unbonded stake into the wallet: the owner's, if the account has one."""
     from lockstep.runtime.staking import StakingAccount
 
     settings = flags.settings(role_of(context))
@@ -171,7 +172,7 @@ def _waits_for(home: Path) -> str:
 
 
 def _tell(staking: StakingAccount, moved: Moved, what: str, as_json: bool) -> None:
-    """Print what was done, then note that it is known."""
+    """Prints the result, then marks the transactions as reported."""
     from lockstep.runtime.staking import moment
 
     held = staking.holdings()
@@ -198,7 +199,7 @@ def _tell(staking: StakingAccount, moved: Moved, what: str, as_json: bool) -> No
 
 
 def _final(staking: StakingAccount, moved: Moved) -> tuple[bool, str]:
-    """(True if the blocks that took it are relied on, the reason if nobody says so)."""
+    """Returns (True if the transactions' blocks are final, the reason if that is unknown)."""
     # INVARIANT: a provider that names no final block makes no failure of what is done.
     try:
         return staking.final(moved), ""

@@ -1,4 +1,4 @@
-"""`lockstep storage`: serve a store, put content into one, read it back verified."""
+"""`lockstep storage`: serves a store, puts content into one, and reads it back verified."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lockstep.cli.output import emit
 from lockstep.protocol.errors import DoctorError, UsageError
 
 DEFAULT_MAX_MIB = 8 << 10
-"""A tensor of 2^31 elements: the largest that a Program names."""
+"""MiB of a tensor of 2^31 elements, the largest in a Program."""
 
 storage_app = Commands(name="storage", help="Content-addressed storage.", no_args_is_help=True)
 
@@ -56,7 +56,7 @@ def serve(
 def put(
     file: Annotated[Path, typer.Argument(help="File to keep.")], storage: Storage = None, as_json: Json = False
 ) -> None:
-    """Keep a file's contents and print its CID."""
+    """Store a file's contents and print the CID."""
     from lockstep.storage import open_store
 
     with open_store(_url(storage)) as store:

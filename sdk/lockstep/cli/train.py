@@ -1,4 +1,4 @@
-"""`lockstep train`: describe a job, know its price, run it, fetch the model."""
+"""`lockstep train`: describes a job, quotes it, runs it, and fetches its model."""
 
 from __future__ import annotations
 
@@ -92,8 +92,9 @@ def check(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Try if a model of yours can be trained: traces it, and names the line that cannot; then runs some steps and
-    compares their bits with other code and their gradients with eager PyTorch's. The file is imported."""
+    """Check that a model of yours can be trained: traces it, and names a line that cannot become a Program; then
+    runs some steps, and compares their bits with other code and their gradients with eager PyTorch's. The file is
+    imported."""
     from lockstep.training.checking import check as tried
 
     found = tried(target, runs=runs, threads=resolve(threads=threads).threads)
@@ -115,7 +116,7 @@ def _next_lines(target: str, found: Checked) -> list[str]:
 
 
 def _checked_lines(found: Checked) -> list[str]:
-    """A checked model as people read it."""
+    """Returns the result of a model's check as lines of text."""
     from lockstep.training.trial import TOLERANCE
 
     held = f" and {found.statistics:,} running statistics" if found.statistics else ""
@@ -155,7 +156,7 @@ def quote(
     gas_price: GasPrice = None,
     as_json: Json = False,
 ) -> None:
-    """Trace the job and say what it asks of everybody: memory, traffic, time, cost. Nothing is stored or sent."""
+    """Trace the job and show its cost to every party: memory, traffic, time, money. Nothing is stored or sent."""
     from lockstep.chain import gas
     from lockstep.cli.quoting import terms_of
 
@@ -238,7 +239,7 @@ def list_(
     mine: Annotated[str | None, typer.Option("--of", metavar="ADDRESS", help="Of this requester alone.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Every job of the market, the latest first: how far it is, what it pays, whose it is."""
+    """List every job of the market, the latest first, with its progress, pay and requester."""
     of = None if mine is None else address_of(mine, "--of")
     net = _reading(flags)
     rows = [
@@ -254,7 +255,7 @@ def list_(
 
 @app.command("status")
 def status(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
-    """Show how far a job is."""
+    """Show the progress of a job."""
     emit(_handle(job, flags).status(), as_json)
 
 
@@ -268,9 +269,9 @@ def watch(
     flags: PartyFlags,
     as_json: Json = False,
 ) -> None:
-    """Follow a job until it is done: what happens, and its loss after every merge. Ctrl-C detaches, the job goes on.
+    """Follow a job until it is done: its events, and its loss after every merge. Ctrl-C ends the command, not the job.
 
-    The loss is computed here, from public data; what is printed is what everybody who looks computes.
+    The loss is computed here, from public data: every watcher of the job computes the same.
     """
     from lockstep.cli.watching import follow
 
@@ -334,7 +335,8 @@ def metrics(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
     curve = list(handle.losses())
     if not curve:
         raise TryLater(
-            "no loss can be computed yet", hint="the first round's seed is not drawn, or the job names no loss"
+            "no loss can be computed yet",
+            hint="wait until the first round's seed is drawn; a job without a loss has none",
         )
     emit({"job": handle.id.hex(), "losses": [x.to_dict() for x in curve]}, as_json, text="\n".join(loss_lines(curve)))
 
@@ -377,7 +379,7 @@ def cancel(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
 
 @app.command("withdraw")
 def withdraw(flags: PartyFlags, as_json: Json = False) -> None:
-    """Take what the vault owes: refunds, and the requester's part of slashes."""
+    """Withdraw what the vault owes: refunds, and the requester's share of slashed stakes."""
     amount = _network(flags).withdraw()
     emit({"withdrawn": str(amount)}, as_json, text=tokens(amount))
 
@@ -393,7 +395,7 @@ def _network(flags: PartyFlags) -> Network:
 
 
 def _reading(flags: PublicFlags) -> Network:
-    """A market to look at; a key is opened if something is to be signed after all."""
+    """Connects to a market without a key; the key is opened only if something must be signed."""
     from lockstep.client import connect
 
     s = flags.settings()

@@ -1,4 +1,4 @@
-"""`lockstep trust`: the settings that lie in this folder are the user's own."""
+"""`lockstep trust`: accepts the settings in this folder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lockstep.protocol.errors import NotFoundError
 
 
 def trust(yes: Yes = False, as_json: Json = False) -> None:
-    """Take the settings of ./lockstep.toml from now on, as long as the file stays as it is.
+    """Accept the settings of ./lockstep.toml from now on, as long as the file does not change.
 
-    A folder that somebody else made could choose your keys, your chain and what you pay; so its file may set no more
-    than threads, device and limits of memory and disk until you have read it.
+    The file of a folder that somebody else made could choose your keys, your chain and what you pay. Until you accept
+    it, it may set no more than threads, device and limits of memory and disk.
     """
     path = Path(FOLDER_FILE)
     data, values = read_settings(path)

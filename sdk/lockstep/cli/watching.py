@@ -1,4 +1,4 @@
-"""A run as a terminal shows it: a line for what happens, a line for each loss; JSON Lines for programs."""
+"""Prints a run: a line for each event and each loss on a terminal, JSON Lines for programs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 UNTOLD = frozenset({"RosterClosed", "TracePublished", "Backed", "AuditOpened", "Enrolled", "Retired", "Committed",
                     "Carried", "Attested"})  # fmt: skip
-"""Steps of the protocol between two that tell a requester something."""
+"""Events that tell a requester nothing beyond those before and after them."""
 
 
 def follow(handle: JobHandle, losses: bool, as_json: bool) -> None:
-    """Print a job's events until it is done, and the loss after each merge. Raises what reading the chain raises."""
+    """Prints a job's events until it is done, and the loss after each merge. Raises the errors of reading the chain."""
     if as_json:
         _stream(handle, losses)
         return
@@ -67,12 +67,12 @@ def _stream(handle: JobHandle, losses: bool) -> None:
 
 
 def loss_lines(curve: Sequence[MergedLoss]) -> list[str]:
-    """The losses as people read them, with a curve."""
+    """Returns the losses as lines of text, with a curve."""
     return [*(of_loss(found).text for found in curve), sparkline([x.loss for x in curve])]
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A curve of one line: the lowest value lowest."""
+    """Returns a curve in one line of text, the lowest value lowest."""
     finite = [v for v in values if v == v and abs(v) != float("inf")]
     if not finite:
         return ""
@@ -81,7 +81,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _looked(handle: JobHandle, known: list[MergedLoss], screen: Screen | None) -> list[MergedLoss]:
-    """The losses by now. One that cannot be had yet is no failure of the watch."""
+    """Returns the losses so far; one that cannot be computed yet does not end the watch."""
     try:
         return list(handle.losses(known))
     except LockstepError as error:

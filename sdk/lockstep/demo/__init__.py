@@ -1,1 +1,1 @@
-"""The demo: a whole market on one machine, in real processes."""
+"""The demo: a whole market on one machine, in separate processes."""

@@ -78,7 +78,7 @@ def demo(
 
 
 def _kept(options: DemoOptions, screen: Screen) -> dict[str, Any]:
-    """The demo in the local market's folder; then the market is up, with its supervisor and honest members."""
+    """Runs the demo in the local market's folder, and leaves the market running with its honest members."""
     from lockstep.demo import local
     from lockstep.demo.run import run
 

@@ -40,7 +40,7 @@ from lockstep.runtime.guard import lock
 HOLDER = "local market"
 STATE, MADE = "local.json", "made"
 YOURS = ("requester", "worker", "verifier")
-"""Funded homes that no member uses: the user's own."""
+"""Roles of the user's own funded homes, which no member of the market uses."""
 AUDITOR = "auditor"
 DEMO = "demo"
 """The holder of the folder while `lockstep demo --keep` runs in it."""
@@ -76,7 +76,7 @@ class Member:
 
 @dataclass(frozen=True)
 class LocalState:
-    """The state that the supervisor last wrote down."""
+    """The market's state, as its supervisor last wrote it."""
 
     options: LocalOptions
     rpc: str = ""
@@ -87,12 +87,12 @@ class LocalState:
     """The error that ended it, if one did."""
 
     def save(self, folder: Path) -> None:
-        """Whole or not at all."""
+        """Writes the state atomically."""
         write_atomically(folder / STATE, [json.dumps(asdict(self), indent=2).encode()])
 
     @staticmethod
     def load(folder: Path) -> LocalState | None:
-        """None if the folder has no market."""
+        """Reads a folder's state; None if the folder has no market."""
         try:
             said: Any = from_json(file_bytes(folder / STATE), MAX_FILE_BYTES)
             members = tuple(Member(**m) for m in said.pop("members"))
@@ -109,7 +109,8 @@ class LocalState:
 
 
 def up(folder: Path, options: LocalOptions, *, fresh: bool = False) -> LocalState:
-    """Start the market, or find it up; returns when every member is ready. Raises what kept it from starting."""
+    """Starts the market unless it runs; returns when every member is ready. Raises the error that kept it from
+    starting."""
     if lock.holder(folder) is not None:
         return _up_already(folder)
     if fresh and folder.exists():
@@ -166,7 +167,7 @@ def to_keep(folder: Path, options: LocalOptions) -> Iterator[None]:
 
 
 def down(folder: Path) -> bool:
-    """End the market; whether it was up. What it holds is kept."""
+    """Ends the market and keeps its data; returns True if it was running."""
     holder = lock.holder(folder)
     if holder is None:
         with contextlib.suppress(FileNotFoundError):
@@ -184,12 +185,12 @@ def down(folder: Path) -> bool:
 
 
 def status(folder: Path) -> LocalState | None:
-    """The market as its supervisor last wrote it; None if it is not up."""
+    """Returns the market's state as its supervisor last wrote it; None if it is not running."""
     return None if lock.holder(folder) is None else LocalState.load(folder)
 
 
 def networks_file(folder: Path) -> Path:
-    """By which every command finds the market."""
+    """Returns the file by which every command finds the market."""
     return folder / networks.local_file().name
 
 
@@ -205,7 +206,7 @@ def _up_already(folder: Path) -> LocalState:
     deadline = time.monotonic() + UP_SECONDS
     while not networks_file(folder).exists():
         if time.monotonic() > deadline or lock.holder(folder) is None:
-            raise TryLater("another `local up` or `down` is at work", hint="look again in a moment")
+            raise TryLater("another `local up` or `down` is running", hint="try again in a moment")
         time.sleep(0.1)
     return _loaded(folder)
 
@@ -217,9 +218,11 @@ def _loaded(folder: Path) -> LocalState:
 
 
 def _remove(folder: Path) -> None:
-    """Everything in a folder that is a market's, and in no other."""
+    """Removes a market's folder with all its contents; raises DoctorError if it is no market's."""
     if any(folder.iterdir()) and not (folder / STATE).exists():
-        raise DoctorError(f"{folder} is no market's folder", hint="name an empty one in LOCKSTEP_LOCAL")
+        raise DoctorError(
+            f"{folder} is not the folder of a local market", hint="name an empty folder in LOCKSTEP_LOCAL"
+        )
     shutil.rmtree(folder)
 
 
@@ -228,7 +231,7 @@ def _remove(folder: Path) -> None:
 
 @dataclass
 class _Post:
-    """A member's place: what starts it, what runs in it."""
+    """A member's command and its present process."""
 
     name: str
     role: str
@@ -238,7 +241,7 @@ class _Post:
 
 
 class Supervisor:
-    """Keeps one market running until it is told to stop."""
+    """Keeps the processes of one market running until it is stopped."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -246,7 +249,7 @@ class Supervisor:
         self._backoff: Backoff[str] = Backoff(RESTART_SECONDS, RESTART_MOST)
 
     def run(self) -> None:
-        """Until SIGTERM. Raises what keeps the market from starting."""
+        """Runs until SIGTERM. Raises the error that keeps the market from starting."""
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: self._stop.set())
         state = _loaded(self._folder)
@@ -301,7 +304,7 @@ class Supervisor:
         return posts
 
     def _revive(self, world: World, posts: list[_Post]) -> bool:
-        """Start again whoever has ended; whether anybody had."""
+        """Restarts members that have ended; returns True if there were any."""
         revived, now = False, time.monotonic()
         for post in posts:
             if post.process.running:
@@ -330,7 +333,7 @@ class Supervisor:
         return found
 
     def _publish(self, state: LocalState) -> None:
-        """Let every command find the market: written last, when everything stands."""
+        """Writes the entry by which every command finds the market, once everything runs."""
         values = {
             "rpc": state.rpc, "storage": state.storage, "deployment": "deployment.json",
             "coordinator": state.coordinator, "home": "{role}", "password_file": "{role}/password",
@@ -354,7 +357,7 @@ def contracts_of(folder: Path, state: LocalState) -> Iterator[tuple[Contracts, S
 
 
 def main(folder: Path) -> int:
-    """The supervisor's process."""
+    """Runs the supervisor's process."""
     from lockstep.runtime import logs
 
     logs.configure()

@@ -1,4 +1,4 @@
-"""Child processes of the demo: started with nothing but what they need, read line by line, never left behind."""
+"""Child processes of the demo: started with a minimal environment, read line by line, and always ended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(arguments: Sequence[str], lie: Lie | None = None) -> list[str]:
 
 @dataclass
 class Process:
-    """A running program of the market and the events that it printed."""
+    """A running program of the market, with the events that it has printed."""
 
     name: str
     popen: subprocess.Popen[str]
@@ -45,7 +45,8 @@ class Process:
     _arrivals: queue.Queue[dict[str, Any] | None] = field(default_factory=queue.Queue)
 
     def wait_for(self, event: str, seconds: float) -> dict[str, Any]:
-        """The first event of that name; raises LockstepError if the process ends first, TryLater after `seconds`."""
+        """Returns the first event of this name; raises LockstepError if the process ends first, TryLater after
+        `seconds`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for seen in self.events:
@@ -60,7 +61,7 @@ class Process:
         raise TryLater(f"{self.name} did not report `{event}` within {seconds:.0f} s", hint=f"its log is {self.log}")
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Returns the end of the process's log."""
         with contextlib.suppress(OSError):
             return self.log.read_text(errors="replace").strip()[-400:]
         return ""
@@ -100,7 +101,7 @@ class Process:
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    """Returns the event that a line of stdout tells; None if it is no event."""
+    """Parses the event in a line of stdout; None if there is none."""
     with contextlib.suppress(ValueError):
         said = json.loads(line)
         return said if isinstance(said, dict) else None

@@ -1,4 +1,4 @@
-"""The parties and the money at a demo's end; everything from logs of its chain. `node.disputes` reads its games.
+"""Reports the parties and the money at a demo's end from its chain's logs; `lockstep.disputes` reports the games.
 
 Amounts are decimal strings of the token's smallest unit.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Participant:
-    """Somebody who takes part."""
+    """An account that takes part, with its role and its lie, if any."""
 
     role: str
     address: Address
@@ -50,10 +50,10 @@ def _locked(events: Sequence[Event], account: Address) -> int:
 
 
 def money(events: Sequence[Event], witness_fee: Wei = NOTHING) -> dict[str, str]:
-    """Escrow and slashes, summed over the log; raises nothing: whether they add up is the reader's to check.
+    """Returns escrow and slashes, summed over the log; the caller checks that they add up.
 
-    Work that fell with a convicted claim is paid from the slash. A duty that closes after the job is done is paid, or
-    its fee goes back to the requester.
+    Work that became void with a convicted claim is paid from the slash. A duty that closes after the job is done is
+    paid, or its fee goes back to the requester.
     """
     created = [e for e in events if e.name == "JobCreated"]
     done = [e for e in events if e.name == "JobDone"]
@@ -81,8 +81,8 @@ def money(events: Sequence[Event], witness_fee: Wei = NOTHING) -> dict[str, str]
 
 
 def adds_up(totals: Mapping[str, str]) -> bool:
-    """To the wei: escrow + slashed for work = paid + refunded, deposit = returned, slashed = burned + challengers +
-    requester + work, bonds = burned + defenders."""
+    """Returns True if, to the wei, escrow + slashed for work = paid + refunded, deposit = returned, slashed = burned +
+    challengers + requester + work, and bonds = burned + defenders."""
     n = {name: int(amount) for name, amount in totals.items()}
     return (
         n["escrow_in"] + n["to_work"] == n["paid_out"] + n["refunded"]

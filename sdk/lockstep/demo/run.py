@@ -1,7 +1,7 @@
-"""The demo's course: submit, watch, let the clocks run, settle, download, weigh.
+"""Runs the demo: submits a job, follows it, advances the chain's clock, downloads the model, and checks the outcome.
 
-Chain time is moved forward only while no game is open and every open claim was audited; nothing else here touches the
-outcome. Who lies is known to the liar's environment alone.
+Chain time is advanced only while no game is open and every open claim was audited; nothing else here affects the
+outcome. Only the liar's own process knows who lies.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ class DemoOptions:
                 f"{self.cheat} is a lie about products of integers", hint="--products int8, or another lie"
             )
         if self.carry and self.strategy != "diloco":
-            raise UsageError(f"--carry is about diloco, not {self.strategy}", hint="leave it out")
+            raise UsageError(f"--carry applies to the strategy diloco, not to {self.strategy}", hint="leave it out")
         if not 2 <= self.workers <= 16:
-            raise UsageError(f"{self.workers} workers", hint="2 to 16")
+            raise UsageError(f"the number of workers is {self.workers}", hint="use 2 to 16 workers")
         folder = self.folder
         if not self.keep and folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} is not an empty folder", hint="name a new one")
@@ -143,11 +143,11 @@ class DemoOptions:
 
     @property
     def verifier(self) -> str:
-        """Name of the party that looks at every claim."""
+        """Name of the verifier that replays every claim."""
         return local.AUDITOR if self.keep else "verifier"
 
     def worker(self, i: int) -> str:
-        """Name of a party that trains."""
+        """Returns the name of a worker."""
         return local.member(i) if self.keep else f"worker-{i}"
 
 
@@ -240,7 +240,7 @@ def _lie(options: DemoOptions, cheats: Sequence[str]) -> Lie | None:
 
 
 def _start_public(world: World, options: DemoOptions) -> list[Process]:
-    """The coordinator, and the lying challenger if there is one."""
+    """Starts the coordinator, and the lying challenger if there is one."""
     arguments = ["coordinator", "up", "--port", "0"]
     processes = [world.join("coordinator", "coordinator", arguments, lie=_lie(options, COORDINATOR_CHEATS))]
     lie = _lie(options, CHALLENGER_CHEATS)
@@ -250,10 +250,9 @@ def _start_public(world: World, options: DemoOptions) -> list[Process]:
 
 
 def _start_watched(world: World, options: DemoOptions, coordinator: Process) -> list[Process]:
-    """Verifier and workers, who tell the coordinator or read there.
+    """Starts the verifier and the workers, which use the coordinator.
 
-    The verifier looks at every claim, and is the one staked witness that is drawn; it is started alike for every
-    cheat.
+    The verifier replays every claim, and is the one staked witness that is drawn; it is started alike for every cheat.
     """
     url = coordinator.wait_for("ready", READY_SECONDS)["url"]
     arguments = ["verifier", "up", "--witness", "--volunteer", "--coordinator", url]
@@ -266,7 +265,7 @@ def _start_watched(world: World, options: DemoOptions, coordinator: Process) -> 
 
 
 class Course:
-    """Follows a job to its end."""
+    """Follows the demo's job to its end."""
 
     def __init__(self, world: World, handle: JobHandle, processes: list[Process], say: Say) -> None:
         self.world = world
@@ -289,7 +288,7 @@ class Course:
         return list(batch.events)
 
     def follow(self, begun: float, limit: float = LIMIT_SECONDS) -> None:
-        """Until JobDone and every witness's fee is decided.
+        """Runs until JobDone and until every witness's fee is decided.
 
         Raises LockstepError if a process fails, TryLater if it takes more than `limit` seconds since `begun`.
         """
@@ -312,7 +311,8 @@ class Course:
         raise TryLater(f"the job is not done after {limit:.0f} s", hint=f"see the logs in {self.world.folder}")
 
     def quiet(self) -> bool:
-        """No game is open, every claim that can be challenged was audited, every drawn witness has spoken."""
+        """Returns True if no game is open, every claim that can be challenged was audited, and every drawn witness has
+        revealed."""
         opened = {e.args["game"] for e in self.events if e.name == "Opened"}
         resolved = {e.args["game"] for e in self.events if e.name == "Resolved"}
         market = [e for e in self.events if e.contract == "JobMarket"]
@@ -323,11 +323,11 @@ class Course:
         return opened == resolved and claims <= audited and self._named("DutyDrawn") <= spoken
 
     def _named(self, name: str) -> set[tuple[bytes, int]]:
-        """Duties that events of a name are about."""
+        """Returns the duties that events of this name are about."""
         return {(e.args["audit"], e.args["i"]) for e in self.events if e.name == name}
 
     def _waits_for_time(self) -> bool:
-        """Every round of the job stands at its end, waiting for the challenge window."""
+        """Returns True if every round of the job waits for the challenge window."""
         market, job = self.world.contracts.market, self.handle.id
         params, books = market.params(job), market.job(job)
         if books.started < params.schedule.rounds:
@@ -349,7 +349,7 @@ class Course:
         return int(self.world.devnet.w3.eth.get_block("latest")["timestamp"])
 
     def _pass_demands(self) -> None:
-        """Moves the chain's clock past the rest of the time for demands, once everybody has given a receipt."""
+        """Advances the chain's clock past the time for demands, once every party has given its receipt."""
         told = [e for e in self.events if e.contract == "JobMarket"]
         if not told or told[-1].name != "Attested":
             return
@@ -370,7 +370,7 @@ class Course:
             self.say(of_chain(event.name, event.args))
 
     def _tell_games(self) -> None:
-        """Every move of every game, with what it shows."""
+        """Prints every move of every game, with the facts that it shows."""
         now = self._follower.reader.now()
         for seen in self._follower.poll():
             self.say(line(seen, now, timed=False).after("  "))

@@ -1,4 +1,4 @@
-"""A market set up from nothing: chain, contracts, storage, keys, tokens, processes."""
+"""Sets up a market: chain, contracts, storage, keys, tokens, processes."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ class World:
     contracts: Contracts
     store: ContentStore
     storage_url: str
-    """As a multiaddr."""
+    """The storage's RPC as a multiaddr."""
     storage_http: str
     group: Group
     seed: int
     parties: list[Participant] = field(default_factory=list)
     rpc: dict[str, str] = field(default_factory=dict)
-    """A party's own way to the chain, where it has one."""
+    """A party's own RPC URL, if it has one."""
 
     def account(self, name: str) -> LocalAccount:
         """The funded account of a party."""
         return self.devnet.account(name)
 
     def home(self, name: str) -> Path:
-        """A party's own directory."""
+        """Returns a party's own directory."""
         return self.folder / name
 
     def join(
@@ -77,7 +77,7 @@ def build(
     folder: Path, group: Group, seed: int, devnet: Devnet, names: list[str], unbond: Seconds = UNBOND_SECONDS,
     storage_port: int = 0,
 ) -> World:  # fmt: skip
-    """Deploy, serve storage, make every party's keys, give everybody tokens."""
+    """Deploys the contracts, serves storage, creates every party's keys and funds their accounts."""
     deployer = devnet.account("deployer")
     storage = _serve(folder, group, storage_port)
     addresses = deploy(devnet.w3, deployer, unbond_seconds=unbond)
@@ -99,7 +99,7 @@ def build(
 
 
 def reopen(folder: Path, group: Group, seed: int, devnet: Devnet, storage_port: int = 0) -> World:
-    """Returns the world that `build` made, on its own chain: nothing is deployed, made or given again."""
+    """Opens a market that `build` made, on its own chain; deploys, creates and funds nothing."""
     storage = _serve(folder, group, storage_port)
     contracts = Contracts.at(devnet.w3, Addresses.load(folder / "deployment.json"))
     return _world(folder, group, seed, devnet, contracts, storage)

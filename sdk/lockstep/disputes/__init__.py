@@ -1,1 +1,1 @@
-"""Games played and shown: a seat at each, a queue of them, moves by hand, a delegate, and what the log tells."""
+"""Dispute games: a player for one game, a queue of games, moves by hand, a delegate, and reports from the log."""

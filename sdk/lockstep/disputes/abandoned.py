@@ -1,7 +1,7 @@
-"""Games that both of their sides have left: whoever watches the market ends them, once the mover's clock has run out.
+"""Ends games that both of their sides have abandoned, once the mover's clock has run out.
 
-A round is not final while a game about one of its claims is open. Of an owner and a challenger in one coalition neither
-would end theirs, and everybody's stakes in the round would wait with it.
+A round is not final while a game about one of its claims is open. An owner and a challenger in collusion would end
+neither side's game, and everybody's stakes in the round would stay locked.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 class Abandoned:
-    """The games of others, as one account watches them."""
+    """Watches the games of other accounts for one account."""
 
     def __init__(self, table: GameTable, me: Address) -> None:
         self._table = table
         self._me = me
         self._turns = Turns(me)
         self._until: dict[GameId, Seconds] = {}
-        """The time until which an open game is its sides' own affair, as it stood when it was read last."""
+        """By open game, the chain time until which its own sides may end it, as last read."""
 
     def due(self, ledger: Ledger, now: Seconds) -> Iterator[tuple[str, Call]]:
-        """(key, transaction) of every game that holds up a round, that neither side has ended for a while, and that it
-        is this account's turn to end.
+        """Yields (key, transaction) of every abandoned game that holds up a round and that it is this account's turn to
+        end.
 
         A game is read when it is first seen, and again when its clock should have run out.
         """
@@ -54,6 +54,6 @@ class Abandoned:
                 yield key_of(record.id, state, move), games.call(self._table.contract, move, record.id)
 
     def _holds_up(self, ledger: Ledger, record: GameRecord) -> bool:
-        """Tells if a game of others keeps a round open."""
+        """Tells if a game of two other accounts keeps a round open."""
         # INVARIANT: no round waits for a game that neither of its sides ends.
         return self._me not in (record.challenger, record.defender) and ledger.awaited(record.claim) is not None

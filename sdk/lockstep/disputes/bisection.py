@@ -1,9 +1,9 @@
-"""The bisection of a game as a tree: each range that was halved, and what the two sides say of the halves.
+"""The bisection of a game as a tree: each range that was halved, and each side's statement about the halves.
 
     trace of S_1 .. S_T -> positions of G_t -> leaves of a tensor -> elements of a leaf -> chunks of a fold
 
-A pure function of the game's log. The defender shows both halves; the challenger points at the first node that differs,
-and so agrees with everything to its left. Of what lies to the right nobody has spoken.
+A pure function of the game's log. The defender shows both halves; the challenger picks the first node that differs, and
+thereby agrees with everything to its left. The nodes to its right are undecided.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Label = Callable[[int, int], str]
 
 
 class Said(StrEnum):
-    """The challenger's word on a range that the defender has shown."""
+    """The challenger's verdict on a range that the defender has shown."""
 
     DIFFERS = "differs"
     AGREES = "agrees"
@@ -41,13 +41,13 @@ class Range:
     label: str
     said: Said
     node: Digest | None = None
-    """As the defender shows it."""
+    """The node that the defender shows for the range."""
     first: int | None = None
     last: int | None = None
     parts: list[Range] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns the range and its parts as JSON."""
         return {
             "label": self.label,
             "challenger": self.said.value,
@@ -66,21 +66,21 @@ class Range:
 
 @dataclass
 class PickedNode:
-    """One reveal, and the node that the challenger picked of it."""
+    """One reveal of the defender, and the node that the challenger picked from it."""
 
     children: moves.Proof
     picked: int | None = None
-    """Its position in its level of the tree."""
+    """The picked node's position in its level of the tree; None before the pick."""
 
     @property
     def down(self) -> int:
-        """Levels between the node in question and what was shown of it."""
+        """Tree levels between the node in question and the revealed nodes."""
         return ceil_log2(len(self.children))
 
 
 @dataclass
 class Descent:
-    """One tree that a game goes down."""
+    """The reveals and picks of a game within one tree."""
 
     tree: str
     """"trace", "step" or "tensor"."""
@@ -88,7 +88,7 @@ class Descent:
 
 
 def descents(events: Sequence[GameEvent]) -> Iterator[Descent]:
-    """The trees that a game has gone down, in order."""
+    """Yields the trees that a game has descended, in order."""
     current: Descent | None = None
     for event in events:
         if isinstance(event, moves.Opened) and event.t == 0:
@@ -108,7 +108,8 @@ def descents(events: Sequence[GameEvent]) -> Iterator[Descent]:
 
 
 def bisection(events: Sequence[GameEvent], transitions: int, op: Op | None = None) -> Range:
-    """The whole tree, from the claim's trace down to where the game stands. `op`: the picked one, where it is known."""
+    """Returns the whole tree, from the claim's trace down to the game's current position. `op` is the picked one, if
+    known."""
     argued = _last(events, moves.Argued)
     header = None if argued is None else Statement.decode(argued.statement).fields
     root = Range(states(1, transitions), Said.DIFFERS, first=1, last=transitions)
@@ -130,7 +131,7 @@ def bisection(events: Sequence[GameEvent], transitions: int, op: Op | None = Non
 
 
 def _named_by_opening(t: int, transitions: int, argued: moves.Argued | None) -> list[Range]:
-    """The published list names the step: the challenger agrees with every state before it."""
+    """Returns the ranges of a game that opens at step t: the challenger agrees with every state before it."""
     parts = [Range(states(1, t - 1), Said.AGREES, first=1, last=t - 1)] if t > 1 else []
     parts.append(Range(states(t, t), Said.DIFFERS, None if argued is None else argued.node, t, t))
     if t < transitions:
@@ -139,7 +140,7 @@ def _named_by_opening(t: int, transitions: int, argued: moves.Argued | None) -> 
 
 
 def _cut(root: Range, descent: Descent, depth: int, label: Label, begin: int = 0) -> None:
-    """Halve `root` down to the last node that was picked. `begin`: what the first position is called."""
+    """Halves `root` down to the last picked node. `begin` is the number shown for the first position."""
     at, height, index = root.deepest, depth, 0
     for look in descent.looks:
         if look.picked is None:
@@ -191,7 +192,7 @@ def _below_the_leaf(root: Range, events: Sequence[GameEvent], op: Op | None) -> 
 
 
 def _partials(root: Range, events: Sequence[GameEvent], op: Op | None) -> None:
-    """Groups of chunks, then chunks: the proof names the chunk."""
+    """Adds the ranges of a fold's partial results: groups of chunks, then chunks. The proof determines the chunk."""
     posted = [e for e in events if isinstance(e, moves.PartialsPosted)]
     group, convicted = _last(events, moves.PartialPicked), _last(events, moves.Convicted)
     if group is not None and posted:
@@ -234,12 +235,12 @@ def span(name: str, first: int, last: int) -> str:
 
 
 def states(first: int, last: int) -> str:
-    """States of a trace."""
+    """Names a range of a trace's states."""
     return f"S_{first}" if first == last else f"S_{first} to S_{last}"
 
 
 def trace_positions(first: int, last: int, transitions: int) -> str:
-    """Positions of the trace's tree: S_t lies at t - 1, and nothing behind S_T."""
+    """Names a range of positions in the trace's tree: S_t lies at t - 1; positions after S_T are empty."""
     if first >= transitions:
         return "behind the trace"
     behind = " and what is behind" if last >= transitions else ""
@@ -247,7 +248,7 @@ def trace_positions(first: int, last: int, transitions: int) -> str:
 
 
 def positions(first: int, last: int, header: HeaderFields) -> str:
-    """Positions of G_t: ops, padding, the entries of the state block."""
+    """Names a range of positions of G_t: ops, padding, entries of the state block."""
     block = (1 << header.depth) - (1 << header.s_out)
     parts = []
     if first < header.n:
@@ -260,7 +261,7 @@ def positions(first: int, last: int, header: HeaderFields) -> str:
 
 
 def leaves(first: int, last: int, elements: int | None) -> str:
-    """Leaves of a tensor, by their elements."""
+    """Names a range of a tensor's leaves by their elements."""
     end = CHUNK * (last + 1) - 1
     if elements is not None:
         if CHUNK * first >= elements:
@@ -270,7 +271,7 @@ def leaves(first: int, last: int, elements: int | None) -> str:
 
 
 def described(op: Op | None) -> str:
-    """Kind and shape of an op, if they are known."""
+    """Returns kind and shape of an op in words; empty if the op is not known."""
     if op is None:
         return ""
     shape = " x ".join(str(e) for e in op.extents) or "scalar"
@@ -278,7 +279,7 @@ def described(op: Op | None) -> str:
 
 
 def shown_word(word: int, op: Op | None) -> str:
-    """A word's bits, and the number that they are where the dtype is known."""
+    """Formats a word as its bits and, where the dtype is known, as a number."""
     value = value_of(word, op)
     if value is None:
         return f"0x{word:08x}"
@@ -286,7 +287,7 @@ def shown_word(word: int, op: Op | None) -> str:
 
 
 def value_of(word: int, op: Op | None) -> float | int | None:
-    """The number that a word is; None where the op, and so its dtype, is not known."""
+    """Decodes a word as a number; None where the op, and so its dtype, is not known."""
     if op is None:
         return None
     data = word.to_bytes(4, "big")

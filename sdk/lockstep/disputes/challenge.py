@@ -1,4 +1,4 @@
-"""Opening a game on a claim that was found wrong: what the chain says of the claim, and the move."""
+"""Builds the opening move of a game on a claim that was found wrong."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 def opening_of(
     market: Market, record: ClaimRecord, found: Replay, nonce: int
 ) -> tuple[DisputedClaim, moves.Open | None]:
-    """The claim as the market knows it, and the game to open on it; None if it is right.
+    """Returns the claim as the market has it, and the move that opens a game on it; None instead of a move if it is
+    right.
 
-    Raises Mismatch if the claim says something else by now, or starts elsewhere than this machine computes.
+    Raises Mismatch if the claim on chain has changed meanwhile, or if its S_0 differs from this machine's.
     """
     claim = games.claim(market, record.id, record.body, found.held.carried)
     # INVARIANT: both sides argue from the S_0 that the contract computes.
     if claim.live and claim.state_zero != found.held.state_zero:
         raise Mismatch(
-            "the claim's first state hashes differently here than in the contract",
-            hint="after a reorganisation this passes; otherwise report it: it is a bug",
+            "the claim's first state has another hash here than in the contract",
+            hint="try again if the chain was reorganised; otherwise report this bug",
         )
     return claim, honest.opening(claim, found.held, found.published, nonce)

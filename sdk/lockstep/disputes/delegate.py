@@ -1,9 +1,9 @@
-"""A delegate at work: the claims of another account, defended from public data with a key that holds none of its money.
+"""A delegate defends the claims of another account from public data, with a key that holds none of its money.
 
     a new block -> the open games against the account -> each claim replayed once, beside the loop -> every move due
 
-A claim that this machine computes otherwise is not defended. All of it is decided from the chain: the next process goes
-on with the games that are open, and replays nothing that its home knows.
+It does not defend a claim whose replay here gives another result. It decides from the chain alone: the next process
+continues the open games, and replays nothing that its home has stored.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from lockstep.runtime.outage import Outage
 from lockstep.runtime.party import Head, HeadTracker, Party
 
 POLL_SECONDS = 0.25
-"""Time between two looks for a new block, by this machine's clock."""
+"""Machine seconds between two polls for a new block."""
 
 log = structlog.get_logger(__name__)
 
 
 class Delegate:
-    """The defender's seats at every open game against one account."""
+    """Plays the defender's side of every open game against one account."""
 
     def __init__(self, party: Party, account: Address, tell: Callable[..., None]) -> None:
         """Raises UsageError unless `account` has named the party's key its delegate; `tell` prints an event."""
@@ -53,12 +53,13 @@ class Delegate:
         self._watcher = Watcher(EventReader(party.w3, party.addresses, cache=self._cache, check=party.check))
         self._head_tracker = HeadTracker(lambda: party.head(), POLL_SECONDS)
         self._taken: Head | None = None
-        """The block that was taken in to the end."""
+        """The last block that was processed to the end."""
         self._now = Seconds(0)
         self._games: dict[GameId, ClaimId] = {}
-        """Those that are open."""
+        """The open games and their claims."""
         self._known: dict[ClaimId, Known] = {}
-        """Their claims, as the ledger had them: the game queue's worker thread reads them while the ledger goes on."""
+        """The games' claims as snapshots of the ledger, which the game queue's worker thread reads while the ledger
+        changes."""
         self._queue = GameQueue(
             self._player.table, party.outbox, Side.DEFENDER, self._player.cached, tell_move(tell),
             states=self._player.states,
@@ -67,7 +68,7 @@ class Delegate:
         self._fees = FeeWatch(party.outbox, tell)
 
     def run(self, stop: Flag) -> None:
-        """Until `stop` is set and no game against the account is open."""
+        """Runs until `stop` is set and no game against the account is open."""
         self._player.settle()
         try:
             while True:
@@ -86,7 +87,7 @@ class Delegate:
             self.close()
 
     def look(self) -> None:
-        """Look once: every move that is due is made as soon as it can be."""
+        """Polls the chain once, and makes every due move as soon as it can be made."""
         head = self._head_tracker.look()
         self._now = head.time
         if head != self._taken:
@@ -98,14 +99,14 @@ class Delegate:
         self._fees.look(head)
 
     def close(self) -> None:
-        """Stop the replay after its step; what was sent stays sent."""
+        """Stops the replay after its current step; sent transactions stay sent."""
         self._closing.set()
         self._queue.close()
         self._player.close()
         self._cache.close()
 
     def _sit(self) -> None:
-        """Sit down at games that were opened, leave those that are over."""
+        """Starts to play games that were opened, and drops those that are over."""
         ledger, before = self._watcher.ledger, self._games
         self._games = {g.id: g.claim for g in ledger.games_against(self._account)}
         for claim in self._games.values():
@@ -121,7 +122,7 @@ class Delegate:
             self._player.forget(claim)
 
     def _held(self, claim: ClaimId) -> HeldClaim | None:
-        """On the game queue's worker thread."""
+        """Returns a game's claim as replayed here. Runs on the game queue's worker thread."""
         known = self._known.get(claim)
         return None if known is None else self._player.hold(known, Side.DEFENDER)
 

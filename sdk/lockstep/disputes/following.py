@@ -1,4 +1,4 @@
-"""Following games: every move once, in order, as blocks come; what a reorganisation undoes is told, too."""
+"""Follows games: reports every move once, in order, as blocks arrive, and the moves that a reorganisation reverts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds
 
 REREAD_BLOCKS = 128
-"""The depth to which openings are read again: a reorganisation may have moved them."""
+"""Number of blocks whose game openings are read again, in case a reorganisation has moved them."""
 
 
 class Change(StrEnum):
-    """The kind of a sighting."""
+    """The kind of a sighting: a new move, a reverted one, or an end."""
 
     MOVED = "moved"
     UNDONE = "undone"
@@ -27,14 +27,14 @@ class Change(StrEnum):
 
 @dataclass(frozen=True)
 class Sighting:
-    """One thing that happened in a game."""
+    """One event of a followed game."""
 
     kind: Change
     dispute: Dispute
     move: MoveMade | None = None
     """None where the game ended."""
     latest: bool = False
-    """It is the last move so far: the game stands as it left it."""
+    """True if it is the game's last move so far."""
 
     def to_dict(self, now: Seconds) -> dict[str, Any]:
         """Returns the move, or the game where it has ended, as JSON has it."""
@@ -78,7 +78,7 @@ class Follower:
 
     @property
     def over(self) -> bool:
-        """Tells if nothing more will happen."""
+        """True if the followed games can bring no further event."""
         ended = all(not dispute.running for dispute in self.latest.values())
         return ended and (self._ended if self.game is None else bool(self.latest))
 

@@ -1,11 +1,11 @@
-"""One party's games, played earliest deadline first.
+"""Plays one party's games, the earliest deadline first.
 
     a new block -> read every game -> moves whose material is in memory are sent at once, without waiting for a block
                                    -> the rest is prepared beside, the earliest deadline first, a slice at a time
 
-No move waits for another game's block, and none for a replay that is not its own: the order is decided anew after
-every move and every slice. The chain says everything again, so a process that was killed loses slices alone. Who may
-act for a while only, as under a lease, has the same done while it waits (`turn`).
+No move waits for another game's block, or for a replay of another claim: the order is decided again after every move
+and every slice. All state is on chain, so a process that is killed loses only slices. A party that may act for a
+limited time, as under a lease, runs the same within that time (`turn`).
 """
 
 from __future__ import annotations
@@ -39,18 +39,17 @@ if TYPE_CHECKING:
     from lockstep.runtime.party import Head
 
 SLICE_SECONDS = 1.0
-"""The length of a replay's slice, in this machine's time: then the order is looked at again."""
+"""Machine seconds of one slice of a replay, after which the order is decided again."""
 BACKOFF_SECONDS = (1.0, 10.0)
-"""The first and the longest rest of a game whose move failed; each is twice the one before."""
+"""The first and the longest back-off of a game whose move failed, in machine seconds; it doubles in between."""
 
 PLAY, PREPARE = "play", "prepare"
 """The two kinds of work beside the caller, one piece of each at a time."""
 
 HeldOf = Callable[[ClaimId], HeldClaim | None]
-"""A claim as this party computed it; None if it is not there."""
+"""Returns a claim as this party computed it; None if that is not available."""
 Made = Callable[[Seconds, GameId, Due, float], None]
-"""Told of every move that is mined: the time of the last block, the game, the move, how many seconds of this machine it
-took to make."""
+"""Called for every mined move with: the last block's time, the game, the move, the machine seconds that it took."""
 
 
 @dataclass
@@ -60,20 +59,20 @@ class _Entry:
     id: GameId
     claim: ClaimId
     game: Game | None = None
-    """As last read."""
+    """The game's state as last read."""
     read: int = -1
-    """The block at which that was."""
+    """The block at which the game was last read."""
     sent: Due | None = None
-    """The move that is under way."""
+    """The move that is sent and not mined yet."""
     took: float = 0.0
     hard: bool = False
-    """Its move has to be prepared."""
+    """True if the next move needs a replay first."""
     quiet: int = -1
-    """The block at which nothing was due."""
+    """The block at which no move was due."""
 
     @property
     def deadline(self) -> Seconds:
-        """The mover's."""
+        """The chain time at which the mover's clock runs out."""
         return Seconds(0) if self.game is None else self.game.deadline
 
     @property
@@ -89,8 +88,8 @@ class GameQueue:
         self, table: GameTable, outbox: Outbox, side: Side, cached: HeldOf, made: Made, *,
         states: States | None = None, wake: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`cached`: a claim if it is in memory. `states`: on disk, of the claims that are played about. `wake` is
-        called whenever something was prepared."""
+        """`cached` returns a claim if it is in memory. `states` holds, on disk, states of the claims that games are
+        about. `wake` is called whenever a move was prepared."""
         self._table = table
         self._outbox = outbox
         self._side = side
@@ -100,7 +99,7 @@ class GameQueue:
         self._states = states
         self._entries: dict[GameId, _Entry] = {}
         self._moves = 0
-        """Those that were mined."""
+        """Number of mined moves."""
         self._block = -1
         self._now = Seconds(0)
         self._lock = threading.Lock()
@@ -109,9 +108,9 @@ class GameQueue:
         self._isolation = Isolation()
 
     def play(self, games: Mapping[GameId, ClaimId], head: Head, held_of: HeldOf) -> None:
-        """Make every move that is due in these open games, as soon as it can be made; returns at once.
+        """Starts to make every due move in these open games, without waiting.
 
-        Raises what a turn raised that no game is the reason of.
+        Raises the errors of the previous turn that no single game caused.
         """
         if self._states is not None:
             self._states.need({claim: {t - 1 for t in ts} for claim, ts in self.needs().items()})
@@ -125,8 +124,8 @@ class GameQueue:
             self._executor.begin(PREPARE, partial(self._prepare, held_of))
 
     def turn(self, games: Mapping[GameId, ClaimId], head: Head, held_of: HeldOf) -> int:
-        """As `play`, but here: all moves that are due are sent before any is waited for; returns how many were made.
-        Raises Unreachable where the chain does not answer: no game can go on."""
+        """Makes all due moves on the calling thread, as `play` does on a worker thread, and returns how many were made.
+        Raises Unreachable if the chain does not answer, since then no game can continue."""
         before = self._moves
         self._sit(games)
         self._pass(head, outage_ends=True)
@@ -137,7 +136,8 @@ class GameQueue:
         return self._moves - before
 
     def needs(self) -> dict[ClaimId, frozenset[int]]:
-        """The transitions that open games are about, by claim, the claim with the earliest deadline first."""
+        """Returns the transitions that open games are about, by claim; the claim with the earliest deadline comes
+        first."""
         found: dict[ClaimId, set[int]] = {}
         for entry in self._by_deadline():
             wanted = found.setdefault(entry.claim, set())
@@ -147,11 +147,11 @@ class GameQueue:
 
     @property
     def idle(self) -> bool:
-        """Tells if no move is under way."""
+        """True if no move is waiting to be mined."""
         return all(entry.sent is None for entry in self._entries.values())
 
     def close(self) -> None:
-        """Finish the slice in work; what was sent stays sent."""
+        """Finishes the slice in progress; sent transactions stay sent."""
         self._executor.close()
 
     def _sit(self, games: Mapping[GameId, ClaimId]) -> None:
@@ -212,7 +212,7 @@ class GameQueue:
             )
 
     def _turn_at(self, entry: _Entry) -> None:
-        """Send the move that is due, if what it takes is in memory; else have it prepared."""
+        """Sends the due move of a game if its material is in memory; otherwise has it prepared."""
         game = entry.game
         assert game is not None, "it was read"
         if game.phase == GamePhase.CLOSED:
@@ -260,7 +260,7 @@ class GameQueue:
                 self._wake()
 
     def _slice(self, entry: _Entry, held_of: HeldOf) -> None:
-        """Come nearer to one move, and send it when it is there."""
+        """Prepares one move for a slice of time, and sends it once it is ready."""
         game, began = entry.game, time.monotonic()
         assert game is not None, "only what was read is hard"
         held = self._cached(entry.claim) or held_of(entry.claim)
@@ -284,7 +284,7 @@ class GameQueue:
             return sorted(self._entries.values(), key=lambda e: (e.deadline, e.id))
 
     def _guarded(self, entry: _Entry, work: Callable[[], None], outage_ends: bool = False) -> bool:
-        """Work on one game; returns True if it went well. A failure puts this game alone into back-off."""
+        """Runs work on one game; returns True if it succeeds. A failure puts this game alone into back-off."""
         try:
             failure = self._isolation.run(work, entry.id, **entry.fields)
         except Unreachable as error:
@@ -301,35 +301,35 @@ class GameQueue:
 
 
 class DefenceQueue(GameQueue):
-    """The games about an account's own claims, and these claims as it computed them."""
+    """Plays the games about an account's own claims, from these claims as the account computed them."""
 
     def __init__(
         self, table: GameTable, outbox: Outbox, cache: MemoryCache, made: Made, *,
         states: States | None = None, wake: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`cache`: where claims lie."""
+        """`cache` holds the claims in memory."""
         super().__init__(table, outbox, Side.DEFENDER, self.cached, made, states=states, wake=wake)
         self._cache = cache
 
     def hold(self, claim: ClaimId, run: ClaimRun, trace: Sequence[StateRoot]) -> HeldClaim:
-        """Keep a claim's computation at hand. Called from the thread that computes, too."""
+        """Keeps a claim's computation in memory for games. Thread-safe: the computing thread calls it too."""
         held = HeldClaim(run, trace, self._cache, None if self._states is None else ClaimStates(self._states, claim))
         # INVARIANT: a claim with an open game is the last to leave the memory.
         self._cache.put((claim, "claim"), held, bytes_of(run.start), lambda: claim in self.needs())
         return held
 
     def cached(self, claim: ClaimId) -> HeldClaim | None:
-        """A claim, if it is in memory."""
+        """Returns a claim if it is in memory."""
         held: HeldClaim | None = self._cache.get((claim, "claim"))
         return held
 
     def drop(self, claim: ClaimId) -> None:
-        """Let a claim go: nobody can challenge it any more."""
+        """Drops a claim, once nobody can challenge it any more."""
         self._cache.drop((claim, "claim"))
 
 
 def tell_move(tell: Callable[..., None]) -> Made:
-    """Tells of a defender's moves as events."""
+    """Returns a callback that prints each of a defender's moves as an event."""
     return lambda now, game, due, seconds: tell(
         "defending", time=now, game=game.hex(), claim=due.state.claim.hex(), move=due.move.call,
         seconds=round(seconds, 3),
@@ -337,5 +337,5 @@ def tell_move(tell: Callable[..., None]) -> Made:
 
 
 def _stands(game: Game | None, sent: Game) -> bool:
-    """Tells if a game stands where it stood when a move was sent."""
+    """Tells if a game is still in the state to which a move was sent."""
     return game is not None and game.standing == sent.standing

@@ -1,4 +1,4 @@
-"""A game's log as people read it: who made which move, what it shows, and how far the game came.
+"""A game's log in words: each move, its maker, the facts that it shows, and the position that the game has reached.
 
 Pure functions of the events, in the order of the chain.
 """
@@ -60,15 +60,15 @@ _CALLS: dict[type[GameEvent], tuple[str, Side | None]] = {
     moves.Convicted: ("proveOp", Side.CHALLENGER),
     moves.Resolved: ("resolve", None),
 }
-"""The move behind an event, and whose it is; anybody resolves."""
+"""By event: the move that logs it, and its side; None means that anybody may make it."""
 _PROOF_CALLS = {Wrong.OP: "proveOp", Wrong.ALIAS: "proveAlias", Wrong.PADDING: "provePadding"}
 _FOLLOWS = {moves.Argued: moves.Opened, moves.Staged: moves.ElementPicked, moves.Resolved: moves.Convicted}
-"""Events that one move logs after another."""
+"""By event: the event after which the same move logs it."""
 
 
 @dataclass(frozen=True)
 class MoveMade:
-    """One move as it was made."""
+    """One move of a game as it was mined."""
 
     call: str
     side: Side | None
@@ -84,11 +84,11 @@ class MoveMade:
 
     @property
     def by(self) -> str:
-        """The maker of the move."""
+        """The side that made the move, in words."""
         return "anybody" if self.side is None else self.side.value
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns the move as JSON."""
         return {
             "move": self.call,
             "by": self.by,
@@ -103,7 +103,7 @@ class MoveMade:
 
 @dataclass(frozen=True)
 class GamePlace:
-    """The place that a game has come to; what is not known yet is None."""
+    """The position that a game has reached; fields that are not known yet are None."""
 
     t: int | None = None
     wrong: Wrong | None = None
@@ -117,11 +117,11 @@ class GamePlace:
     claimed: bytes | None = None
     """The claimed word, or the claimed node of an entry or of padding."""
     computed: bytes | None = None
-    """The contract's."""
+    """The word that the contract computed."""
 
 
 def moves_of(entries: Sequence[LoggedEvent], transitions: int, op: Op | None = None) -> list[MoveMade]:
-    """A game's log as moves, each with what it shows."""
+    """Returns a game's log as moves, each with the facts that it shows."""
     made: list[MoveMade] = []
     told = Telling(transitions, op)
     for entry in entries:
@@ -147,7 +147,7 @@ def moves_of(entries: Sequence[LoggedEvent], transitions: int, op: Op | None = N
 
 @dataclass
 class Telling:
-    """Says of each event, in order, what it shows."""
+    """Describes the events of a game's log, in order."""
 
     transitions: int
     op: Op | None = None
@@ -155,12 +155,12 @@ class Telling:
     _tree: str = "trace"
     _height: int | None = None
     _shown: int = 0
-    """Nodes that were revealed last."""
+    """Number of nodes in the last reveal."""
     _leaf: bytes = b""
-    """The leaf that was posted."""
+    """The last posted leaf."""
 
     def of(self, event: GameEvent) -> str:
-        """Puts the facts that an event makes known into words."""
+        """Describes the facts that an event makes known."""
         match event:
             case moves.Opened():
                 self._height = (self.transitions - 1).bit_length()

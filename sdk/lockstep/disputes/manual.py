@@ -1,8 +1,8 @@
-"""Games played by hand: one command, one move, by the same strategy as the verifier's and the worker's.
+"""Games played by hand: one command makes one move, with the strategy of verifier and worker.
 
     the home's files, the chain -> the claim replayed once, its roots kept -> the move that is due -> the outbox
 
-Everything is decided from the chain: a command that was killed is given again, and sends nothing twice.
+Every decision follows from the chain: a command that was killed can be repeated, and sends nothing twice.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from lockstep.runtime.sender import Sender
 NONCE = 0
 """The nonce of the one game that an account opens on a claim, by hand or as a verifier."""
 ROOTS, STATES = "disputes", "states"
-"""Folders of a home: roots of claims that were replayed, and states that games argue from."""
+"""Folders of a home: roots of replayed claims, and states for games."""
 ROOT_BYTES = 32
 
 Known = tuple[JobLedger, RoundLedger, ClaimRecord]
 Say = Callable[[str], None]
-"""Tells a person about progress."""
+"""Shows a progress message to the user."""
 Agree = Callable[[DisputedClaim, moves.Open, Wei], bool]
-"""Asks whether a game is to be opened: the claim, the move, what has to be added to the stake."""
+"""Asks the user for consent to open a game; takes the claim, the move and the wei that must be added to the stake."""
 
 
 @contextmanager
@@ -68,14 +68,14 @@ def locked(home: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class OpenedGame:
-    """The outcome of `ManualPlayer.open`."""
+    """The result of `ManualPlayer.open`."""
 
     record: ClaimRecord
     t: int | None = None
     """The first transition that differs; 0: the game is about the whole trace; None: nothing differs."""
     game: GameId | None = None
     already: bool = False
-    """The game was open before."""
+    """True if the game was open before."""
     bond: Wei = NOTHING
 
 
@@ -85,20 +85,20 @@ class Played:
 
     game: GameId
     side: Side | None
-    """None: anybody's move."""
+    """The side that moved; None: anybody may make the move."""
     moves: tuple[str, ...]
     state: Game
     """The game after the moves."""
 
     @property
     def verdict(self) -> str:
-        """ "open" while it runs."""
+        """The verdict's name, or "open" while the game runs."""
         return VERDICTS.get(self.state.verdict, "open")
 
 
 @dataclass
 class ManualPlayer:
-    """Plays games with one home's key, a command a move."""
+    """Plays games with one home's key, one command for each move."""
 
     party: Party
     say: Say
@@ -108,39 +108,39 @@ class ManualPlayer:
     _cached: dict[ClaimId, HeldClaim] = field(default_factory=dict, repr=False)
     """The claims that this command has replayed, or found in the home."""
     _jobs: dict[JobId, Job] = field(default_factory=dict, repr=False)
-    """Their jobs, each in a child of its own."""
+    """The jobs of the replayed claims; each one's Programs run in a child process."""
     _job_of: dict[ClaimId, JobId] = field(default_factory=dict, repr=False)
 
     @cached_property
     def table(self) -> GameTable:
-        """The games on the chain."""
+        """Reads and calls the games on chain."""
         return GameTable(self.party.contracts.game, self.party.addresses.block, self.party.contracts.market)
 
     @cached_property
     def states(self) -> States:
-        """States of claims in this home."""
+        """The folder of claims' states in this home."""
         return States(self.party.settings.home_dir / STATES, self.party.settings.disk_bytes)
 
     def settle(self) -> None:
-        """Wait for what a command that was killed has sent."""
+        """Waits for the transactions of a command that was killed."""
         if self.party.settle():
-            self.say("a transaction of an earlier command is not mined, or did nothing")
+            self.say("a transaction of an earlier command is not mined, or reverted")
 
     def close(self) -> None:
-        """End what runs Programs."""
+        """Ends the processes that run Programs."""
         while self._jobs:
             _end(self._jobs.popitem()[1])
 
     # -- open
 
     def find(self, text: str) -> ClaimId:
-        """The public claim whose id begins with these hex digits; raises UsageError, NotFoundError."""
+        """Returns the public claim whose id begins with these hex digits; raises UsageError, NotFoundError."""
         return self._read().claim_named(text)[2].id
 
     def open(self, claim: ClaimId, agree: Agree) -> OpenedGame:
-        """Replay a claim and open a game at the first transition that differs; nothing if none does.
+        """Replays a claim, and opens a game at the first transition that differs, if one does.
 
-        Raises Inconclusive if its data cannot be had, ChainError if nobody may challenge it any more.
+        Raises Inconclusive if its data cannot be fetched, ChainError if nobody may challenge it any more.
         """
         known = self._known(claim)
         record = known[2]
@@ -173,27 +173,28 @@ class ManualPlayer:
         # price.
         if before.verdict is not Verdict.NONE:
             raise ChainError(
-                f"this account has played about the claim: {VERDICTS[before.verdict]}",
+                f"this account has already played a game about the claim: {VERDICTS[before.verdict]}",
                 hint=f"lockstep dispute show {before.id.hex()}",
                 code="chain.GameExists",
             )
         return OpenedGame(record, before.t, before.id, already=True)
 
     def _game_on(self, claim: ClaimId) -> GameRecord | None:
-        """This account's game on a claim, if it has opened one."""
+        """Returns the game that this account has opened on a claim, if any."""
         mine = [g for g in self._read().all_games() if g.claim == claim and g.challenger == self.party.address]
         return mine[0] if mine else None
 
     # -- moves
 
     def respond(self, game: GameId) -> Played:
-        """Make the move that is due of this account; raises TryLater if it is the other side's turn."""
+        """Makes the move that this account owes; raises TryLater if it is the other side's turn."""
         record, side = self._seat_of(game)
         due = self._due(record, side)
         return self._played(record, side, due)
 
     def prove(self, game: GameId) -> Played:
-        """Make the moves of the proof, until the game is over; raises TryLater if it has not come so far."""
+        """Makes the moves of the proof until the game is over; raises TryLater if the game has not reached the
+        proof."""
         record, side = self._seat_of(game)
         state = self._running(game)
         if side is not Side.CHALLENGER:
@@ -210,7 +211,7 @@ class ManualPlayer:
         return Played(game, side, made, state)
 
     def resolve(self, game: GameId) -> Played:
-        """End a game whose mover's clock has run out, or whose claim was decided elsewhere; anybody may.
+        """Ends a game whose mover's clock has run out, or whose claim was decided elsewhere; anybody may.
 
         Raises TryLater while the clock runs.
         """
@@ -237,7 +238,7 @@ class ManualPlayer:
             return record, Side.DEFENDER
         raise UsageError(
             f"{me} plays no side of this game",
-            hint=f"--home of {record.challenger} (challenger) or {record.defender} (defender)",
+            hint=f"give the --home of {record.challenger} (challenger) or {record.defender} (defender)",
         )
 
     def _running(self, game: GameId) -> Game:
@@ -250,7 +251,7 @@ class ManualPlayer:
         return state
 
     def _due(self, record: GameRecord, side: Side) -> Due:
-        """The move that is due of a side; raises TryLater or ChainError if none is."""
+        """Returns the move that a side owes; raises TryLater or ChainError if there is none."""
         state, now = self._running(record.id), self.party.head().time
         ours = (state.phase in DEFENDERS) == (side is Side.DEFENDER)
         decided = side is Side.CHALLENGER and self.table.decided_elsewhere(state)
@@ -258,7 +259,7 @@ class ManualPlayer:
             raise self._clock_runs(state)
         if ours and now > state.deadline and not decided:
             raise ChainError(
-                f"our clock ran out {now - state.deadline} s ago: the game is lost",
+                f"this account's clock ran out {now - state.deadline} s ago: the game is lost",
                 hint="anybody may end it: `lockstep dispute resolve GAME`",
                 code="chain.ClockExpired",
             )
@@ -272,16 +273,16 @@ class ManualPlayer:
         if (after.phase in DEFENDERS) != (side is Side.DEFENDER):
             raise self._clock_runs(after)
         if self.party.head().time > after.deadline:
-            raise ChainError("our clock ran out meanwhile: the game is lost", code="chain.ClockExpired",
+            raise ChainError("this account's clock ran out meanwhile: the game is lost", code="chain.ClockExpired",
                              hint="a machine with more memory or threads replays faster")  # fmt: skip
         raise ChainError(
-            "everything that the defender has shown is what this machine computes: there is nothing to point at",
-            hint="the claim is right as far as it is argued: the bond is lost when the clock runs out",
+            "this machine computes everything that the defender has shown: there is no node to pick",
+            hint="the claim is right as far as the game has come, and the bond is lost when the clock runs out",
             code="chain.EqualBits",
         )
 
     def _played(self, record: GameRecord, side: Side, due: Due) -> Played:
-        """Send a move and wait for it."""
+        """Sends a move and waits until it is mined."""
         try:
             self._send(due.key, due.call)
         except ChainError as error:
@@ -293,7 +294,7 @@ class ManualPlayer:
         return Played(record.id, side, (due.move.call,), after)
 
     def _require_standing(self, game: GameId, state: Game, failure: ChainError) -> None:
-        """Raises TryLater if the reason of a failure is that the game stands elsewhere by now."""
+        """Raises TryLater if a failure is explained by the game having moved on."""
         if self.table.game(game).standing != state.standing:
             raise TryLater("the game has moved on meanwhile", hint="give the command again") from failure
 
@@ -307,12 +308,13 @@ class ManualPlayer:
     # -- sending
 
     def _send(self, key: str, call: games.contracts.Call) -> None:
-        """One transaction, mined: sent again if it was mined before and yet is due."""
+        """Sends one transaction and waits until it is mined; one that was mined before and is due again is sent
+        again."""
         Sender[None](self.party.outbox).again(key, call)
         self.party.outbox.wait(key)
 
     def _missing(self, bond: Wei) -> Wei:
-        """Returns the amount to add to the stake for a bond; raises FundsError if the account has less."""
+        """Returns the wei to add to the free stake for a bond; raises FundsError if the account has less."""
         missing = Wei(max(0, bond - self.party.contracts.vault.free(self.party.address)))
         held = self.party.contracts.token.balance_of(self.party.address)
         if held < missing:
@@ -375,13 +377,13 @@ class ManualPlayer:
         return held
 
     def cached(self, claim: ClaimId) -> HeldClaim | None:
-        """A claim that `hold` has made; None if it has not."""
+        """Returns a claim that `hold` has replayed; None if it has not."""
         return self._cached.get(claim)
 
     def hold(self, known: Known, side: Side) -> HeldClaim:
-        """The claim as this machine computes it; replayed once, and then from what the home keeps.
+        """Returns the claim as this machine computes it: replayed once, then from the files that the home keeps.
 
-        Raises Inconclusive if its data cannot be had, Mismatch for a claim that cannot be defended.
+        Raises Inconclusive if its data cannot be fetched, Mismatch for a claim that cannot be defended.
         """
         claim = known[2].id
         roots = self._roots(claim)
@@ -401,7 +403,7 @@ class ManualPlayer:
         return held
 
     def forget(self, claim: ClaimId) -> None:
-        """Remove what a claim's games needed: none is open."""
+        """Removes the files of a claim about which no game is open."""
         self._cached.pop(claim, None)
         job = self._job_of.pop(claim, None)
         if job is not None and job not in self._job_of.values():
@@ -418,7 +420,7 @@ class ManualPlayer:
         write_atomically(path, [sha256(claim + body).digest(), body])
 
     def _roots(self, claim: ClaimId) -> tuple[StateRoot, ...] | None:
-        """Returns the roots that a replay left in the home; None if there was none, or its file is damaged."""
+        """Returns the roots that a replay has stored in the home; None if there is no valid file."""
         try:
             data = self._roots_file(claim).read_bytes()
         except OSError:
@@ -431,7 +433,7 @@ class ManualPlayer:
 
 
 def _end(job: Job | None) -> None:
-    """Ends what runs a job's Programs."""
+    """Ends the process that runs a job's Programs."""
     if job is not None and job.box is not None:
         job.box.close()
 

@@ -1,4 +1,4 @@
-"""The money of a game: what the vault's events say of its bond and of the claim's stake."""
+"""The payments of a game, from the vault's events: its bond and the claim's stake."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ BOND = "bond locked"
 
 @dataclass(frozen=True)
 class Payment:
-    """Money that a game locked, moved or gave back."""
+    """An amount that a game locked, moved or returned."""
 
     what: str
     account: Address | None
     amount: Wei
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns the payment as JSON; the amount is a decimal string."""
         return {"what": self.what, "account": self.account, "amount": str(self.amount)}
 
 

@@ -1,7 +1,7 @@
-"""A party's seat at a game on chain.
+"""Plays one side of a game on chain.
 
-read the game and its log -> decide (`protocol.honest`) -> send one move. A seat keeps nothing that the chain does not
-say again, so a process that was killed sits down where it stood.
+read the game and its log -> decide (`protocol.honest`) -> send one move. A seat has no state of its own beyond the
+chain's, so a restarted process continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class Side(Enum):
 
 @dataclass(frozen=True)
 class Due:
-    """A move that a seat is to make now."""
+    """A move that a side owes now."""
 
     move: Move
     call: Call
     key: str
-    """One per move: sent twice, it is one transaction."""
+    """The move's outbox key: a repeated send with it is one transaction."""
     state: Game
-    """The game that it answers."""
+    """The state of the game that the move answers."""
 
 
 def key_of(game: GameId, state: Game, move: Move) -> str:
-    """The key of a move in a game that stands so: sent twice, it is one transaction."""
+    """Returns the outbox key of a move in this state of a game: a repeated send with it is one transaction."""
     return f"game/{game.hex()}/{state.phase.name}/{state.standing.digest.hex()}/{move.call}"
 
 
 @dataclass
 class Seat:
-    """One party's seat at one game."""
+    """Plays one party's side of one game."""
 
     game: GameId
     side: Side
@@ -61,10 +61,10 @@ class Seat:
     send: Send
 
     def due(self, now: Seconds, state: Game | None = None) -> Due | None:
-        """The move to make at `now`, if there is one: ours, or `resolve` once the other side's clock has run out.
+        """Returns the move to make at `now`: this side's own, or `resolve` once the other side's clock has run out.
 
-        None also where there is nothing to prove, or our own clock has run out: the game is lost then. `state` is the
-        game as it stands, where it is known already.
+        Returns None if there is none: also if there is nothing to prove, or if this side's clock has run out, in which
+        case the game is lost. `state` is the game's state, if it is known already.
         """
         state = self.table.game(self.game) if state is None else state
         move = self._move(state, now)
@@ -74,9 +74,9 @@ class Seat:
         return Due(move, games.call(self.table.contract, move, self.game), key, state)
 
     def turn(self, now: Seconds) -> Move | None:
-        """Make the move that is due, if one is, and return it.
+        """Makes the due move, if there is one, and returns it.
 
-        A move that reverts because the game has moved on is no error; any other is raised.
+        A move that reverts because the game has moved on is not an error; any other revert is raised.
         """
         due = self.due(now)
         if due is None:
@@ -90,13 +90,13 @@ class Seat:
         return due.move
 
     def moved_on(self, due: Due) -> bool:
-        """Returns True if the game stands elsewhere than when the move was decided."""
+        """Returns True if the game's state has changed since the move was decided."""
         # INVARIANT: a move answers the game as it stands; if it stands elsewhere, somebody has moved.
         return self.table.game(self.game).standing != due.state.standing
 
     @property
     def verdict(self) -> Verdict:
-        """NONE while the game runs."""
+        """The game's verdict; NONE while it runs."""
         return self.table.game(self.game).verdict
 
     def _move(self, state: Game, now: Seconds) -> Move | None:

@@ -1,6 +1,6 @@
-"""Disputes as the chain shows them: every move with its cost, how far a game came, whose turn it is, who was paid.
+"""Disputes as the chain shows them: every move with its gas, the position reached, the next mover, the payments.
 
-Logs, receipts and views of the contracts alone, no key and no storage; a store only adds the names of ops.
+Reads only logs, receipts and views of the contracts, without a key or storage; a store only adds the names of ops.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListedGame:
-    """One game in a list."""
+    """One row in a list of games."""
 
     id: GameId
     opened: moves.Opened
@@ -47,12 +47,12 @@ class ListedGame:
 
     @property
     def verdict(self) -> str:
-        """ "open" while it runs."""
+        """The verdict's name, or "open" while the game runs."""
         return VERDICTS.get(self.stored.verdict, "open")
 
     @property
     def running(self) -> bool:
-        """Tells if nobody has won it, and nobody has lost it."""
+        """True until the game is closed."""
         return self.stored.phase != GamePhase.CLOSED
 
     @property
@@ -63,7 +63,7 @@ class ListedGame:
         return Side.DEFENDER if self.stored.phase in DEFENDERS else Side.CHALLENGER
 
     def left(self, side: Side, now: Seconds) -> int | None:
-        """Seconds on a side's clock; None once the game is over."""
+        """Returns the seconds on a side's clock; None once the game is over."""
         if not self.running:
             return None
         if side is self.mover:
@@ -75,7 +75,7 @@ class ListedGame:
         return self.running and now > self.stored.deadline
 
     def to_dict(self, now: Seconds) -> dict[str, Any]:
-        """As JSON has it; times are of the chain."""
+        """Returns the row as JSON; times are chain time."""
         return {
             "game": self.id.hex(),
             "claim": self.opened.claim.hex(),
@@ -95,38 +95,38 @@ class ListedGame:
 
 @dataclass(frozen=True)
 class Dispute(ListedGame):
-    """A game with all that the chain says of it."""
+    """A game with everything that the chain records of it."""
 
     params: JobParams
     made: tuple[MoveMade, ...]
     place: GamePlace
     op: Op | None
-    """The picked one's descriptor, where a move of the defender has shown it."""
+    """The picked op's descriptor, once a move of the defender has shown it."""
     program: Program | None
-    """The Program of the step that is argued, where a store has it: for the names of its ops."""
+    """The Program of the disputed step, if a store has it; it names the ops."""
     bond: Wei
     stake: Wei | None
-    """The claim's present stake; None once it was taken or given back."""
+    """The claim's present stake; None once it was slashed or released."""
     money: tuple[Payment, ...]
 
     @property
     def events(self) -> list[GameEvent]:
-        """The game's log."""
+        """The events of the game's log."""
         return [event for move in self.made for event in move.events]
 
     @property
     def program_name(self) -> str | None:
-        """ "step", "encode" or "merge"."""
+        """The name of the disputed Program: "step", "encode" or "merge"."""
         return None if self.place.t is None else program_name(self.claim.slot, self.place.t, self.params)
 
     @property
     def winner(self) -> Address | None:
-        """Whom the verdict names."""
+        """The account in whose favour the verdict is; None if there is none."""
         resolved = next((e for e in self.events if isinstance(e, moves.Resolved)), None)
         return None if resolved is None or not int(resolved.winner, 16) else resolved.winner
 
     def to_dict(self, now: Seconds) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns the game as JSON."""
         place, gas = self.place, [move.gas for move in self.made]
         of_op = place.wrong is Wrong.OP
         return super().to_dict(now) | {
@@ -176,7 +176,7 @@ class Dispute(ListedGame):
 
 
 def program_name(slot: int, t: int, params: JobParams) -> str:
-    """The Program of transition t of a claim: "step", "encode" or "merge"."""
+    """Returns the name of the Program of a claim's transition t: "step", "encode" or "merge"."""
     if slot == MERGE_SLOT:
         return "merge"
     return "step" if t <= params.role.inner_steps else "encode"
@@ -191,7 +191,7 @@ def _shown_bits(digest: bytes | None, wrong: Wrong | None) -> str | None:
 
 @dataclass
 class DisputeReader:
-    """Reads games; what cannot change any more is asked for once."""
+    """Reads games from the chain, and caches what can no longer change."""
 
     contracts: Contracts
     store: ContentStore | None = None
@@ -204,7 +204,7 @@ class DisputeReader:
 
     @property
     def first_block(self) -> int:
-        """The block of the deployment."""
+        """The block in which the contracts were deployed."""
         return self.contracts.addresses.block
 
     def head(self) -> Head:
@@ -217,12 +217,12 @@ class DisputeReader:
         return self.head().time
 
     def find(self, text: str) -> GameId:
-        """The game whose id begins with these hex digits; raises UsageError, NotFoundError."""
+        """Returns the game whose id begins with these hex digits; raises UsageError, NotFoundError."""
         opened = {entry.game for entry in games.all_opened(self.contracts.game, self.first_block)}
         return GameId(identified(text, opened, "game", GAMES_SHOWN))
 
     def find_job(self, text: str) -> JobId:
-        """The job whose id begins with these hex digits; raises UsageError, NotFoundError."""
+        """Returns the job whose id begins with these hex digits; raises UsageError, NotFoundError."""
         return ledger_of(EventReader(self.contracts.game.w3, self.contracts.addresses)).job_named(text)
 
     def require_job(self, job: JobId) -> None:
@@ -231,7 +231,8 @@ class DisputeReader:
             raise NotFoundError(f"no job {job.hex()}", hint="check the id and the deployment")
 
     def rows(self, job: JobId | None = None, *, ended: bool = False) -> list[ListedGame]:
-        """Games in the order of their opening: those that run, or all; of one job, or of all. Raises NotFoundError."""
+        """Returns games in the order of their opening: running ones or all, of one job or of all. Raises
+        NotFoundError."""
         market, rows = self.contracts.market, []
         if job is not None:
             self.require_job(job)
@@ -247,7 +248,8 @@ class DisputeReader:
         return rows
 
     def read(self, game: GameId) -> Dispute:
-        """A game with everything about it; raises NotFoundError, or TryLater if the chain changed meanwhile."""
+        """Returns a game with everything that is known of it; raises NotFoundError, or TryLater if the chain changed
+        meanwhile."""
         stored = games.read(self.contracts.game, game, self.first_block)
         entries = games.entries(self.contracts.game, game, self.first_block)
         opened = next((e.event for e in entries if isinstance(e.event, moves.Opened)), None)
@@ -301,7 +303,7 @@ class DisputeReader:
         return self._times[block]
 
     def _picked_op(self, entries: Sequence[games.LoggedEvent]) -> Op | None:
-        """The picked op's descriptor: the defender's move has it, the log has not."""
+        """Returns the picked op's descriptor, which the defender's transaction contains and the log does not."""
         shown = next((e.transaction for e in entries if isinstance(e.event, moves.TensorRevealed)), None)
         if shown is None:
             return None
@@ -310,7 +312,7 @@ class DisputeReader:
         return self._ops[shown]
 
     def _descriptor(self, transaction: bytes) -> Op | None:
-        """None if the move went through another contract: then its call is not the transaction's own."""
+        """Decodes the descriptor from a transaction's call data; None if the move went through another contract."""
         from eth_abi.exceptions import DecodingError
         from web3.exceptions import Web3Exception
 
@@ -337,7 +339,7 @@ class DisputeReader:
         return self._programs[roots[name]]
 
     def _money(self, game: GameId, opened: moves.Opened, entries: Sequence[games.LoggedEvent]) -> list[Payment]:
-        """Returns the payments that the game's first and last transaction made in the vault."""
+        """Returns the vault payments of the game's first and last transactions."""
         ends = dict.fromkeys(e.transaction for e in entries if isinstance(e.event, moves.Opened | moves.Resolved))
         vault, found = self.contracts.addresses.vault.lower(), []
         for transaction in ends:
@@ -357,7 +359,7 @@ def _changed() -> TryLater:
 
 
 def game_reports(contracts: Contracts, events: Sequence[Event], job: Job) -> list[dict[str, Any]]:
-    """Every game of the log: where it ended, what it cost."""
+    """Returns a report on every game of the log: the position that it reached, and its gas."""
     opened = [e for e in events if e.name == "Opened" and e.contract == "DisputeGame"]
     return [_game_report(contracts, GameId(e.args["game"]), ClaimId(e.args["claim"]), events, job) for e in opened]
 

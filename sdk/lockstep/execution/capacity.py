@@ -143,7 +143,7 @@ def _merging(job: Job) -> Callable[[], object]:
 
 
 def _show(run: ClaimRun) -> None:
-    """Does what a game asks of step 1: its tree, then the tensors of one op, the last one at worst."""
+    """Does a game's work on step 1: builds its tree, then the tensors of the last op, which is the worst case."""
     step = run.materialise(1, run.start)
     _ = step.graph
     step.output(len(step.program.ops) - 1)
@@ -191,17 +191,17 @@ def require_prompt(params: JobParams, pace: Pace) -> None:
 
 
 def require_fetched(params: JobParams, fetched: int, rate: int | None) -> None:
-    """Raises Unfit if a round's payloads, of so many bytes, could not be here in time to give receipts for them.
+    """Raises Unfit if a round's payloads (`fetched` bytes) could not arrive in time to attest them.
 
-    `rate`: bytes a second that this machine's line brings; None: nothing has to be fetched.
+    `rate` is this machine's bandwidth in bytes per second; None: nothing has to be fetched.
     """
     seconds, given = 0.0 if rate is None else fetched / rate, SHARE * params.role.attest_seconds
     # INVARIANT: a worker trains for no round whose payloads it could not fetch: who has none leaves the others out.
     if seconds > given:
         raise Unfit(
-            f"the others' payloads: {seconds:.3g} s to fetch {readable(fetched)}, and half of attest_seconds is "
+            f"fetching the others' payloads ({readable(fetched)}) takes {seconds:.3g} s, and half of attest_seconds is "
             f"{given:.3g} s",
-            hint="--download says what this machine's line brings; else leave this job to those with faster ones",
+            hint="set --download to this machine's bandwidth, or leave this job to machines with more",
         )
 
 
@@ -244,6 +244,6 @@ def _quickest(work: Callable[[], object]) -> float:
 def _require(takes: float, given: float, what: str, window: str) -> None:
     if takes > given:
         raise Unfit(
-            f"{what}: {takes:.3g} s on this machine, and {window} is {given:.3g} s",
+            f"{what} takes {takes:.3g} s on this machine, and {window} is {given:.3g} s",
             hint="give the process more threads, or leave this job to faster machines",
         )

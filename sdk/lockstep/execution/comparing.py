@@ -89,7 +89,7 @@ def portable_of(program: Program) -> Executable:
 
 
 def _of_op(due: StepTrace, shown: StepTrace, op: int) -> str:
-    """The first word of an op that differs."""
+    """Describes the first word of an op that differs."""
     pair = (trace.made.arrays(frozenset({op}))[op] for trace in (due, shown))
     found = _first(op, *pair)
     if found is not None:

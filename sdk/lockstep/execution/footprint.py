@@ -84,7 +84,8 @@ class Need:
 
     @property
     def computing(self) -> int:
-        """The part that lies where the job computes; a device's memory must hold it."""
+        """The bytes on the device that computes (or on the processor): all parts but those of the process and its
+        child."""
         return self.total - self.process - self.child
 
 
@@ -136,8 +137,8 @@ ROLES: dict[str, Role] = {"worker": worker, "verifier": verifier, "aggregator": 
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """The part of a role's memory that lies on the device which computes. States, payloads that were decoded, and what
-    a game is shown lie in this machine's memory all the same."""
+    """The part of a role's memory on the device that computes. States, decoded payloads and tensors shown in a game
+    also take this machine's memory."""
 
     needs: Mapping[bytes, DeviceNeed]
     """By the root of each Program that the device runs; the processor runs one that it has no kernels for."""
@@ -218,14 +219,14 @@ class Fitting:
         self.judge(need.total)
 
     def share(self, programs: ClaimSchedule, params: JobParams) -> DeviceShare | None:
-        """The device's share of a job; None: the processor computes."""
+        """Returns the device's share of a job's memory; None if the processor computes."""
         return None if self.path in PROCESSOR_PATHS else DeviceShare.planned(self.role, programs, params, self.path)
 
     def judge(self, total: int) -> None:
-        """Raises Unfit if so many bytes cannot be held."""
+        """Raises Unfit if `total` bytes exceed the limit or the machine's memory."""
         if self.limit is not None and total > self.limit:
             raise Unfit(
-                f"this job takes {readable(total)} of memory, and {readable(self.limit)} are lent",
+                f"this job takes {readable(total)} of memory, and the limit is {readable(self.limit)}",
                 hint="raise --max-memory",
             )
         # The child has planned it by then.
@@ -271,7 +272,8 @@ def _rows(role: Role, programs: ClaimSchedule, params: JobParams, needs: Mapping
 
 
 def _memory_of(device: Device) -> Memory:
-    """The memory of a device that this process could have; none of one that failed, which ends nothing."""
+    """Returns the memory of a device that this process could use; zero for a device that failed, which is not an
+    error."""
     try:
         return Memory(device.memory.total, available(device), device.label)
     except DeviceFailed:
@@ -301,7 +303,7 @@ def _of_slot(
 def _of_merge(
     programs: ClaimSchedule, constants: int, base: int, payloads: int, of: MemoryOf = of_program
 ) -> list[Need]:
-    """A merge, and the same as a game shows it."""
+    """Returns the needs of computing a merge, and of showing it in a game."""
     merge = of(programs.merge)
     return [
         Need(constants, base, merge.results, payloads, merge.arena),

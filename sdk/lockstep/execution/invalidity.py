@@ -56,8 +56,8 @@ def proven(error: ProgramInvalid, params: JobParams, store: ContentStore) -> Pro
 
 
 def proof(validator: Validator, me: Address, job_id: JobId, evidence: Evidence) -> tuple[str, Call]:
-    """Returns (key, next transaction) to void a job: the commitment to the proof and, once that is mined, the proof.
-    So nobody who copies the proof from the mempool can be paid for it."""
+    """Returns (key, next transaction) to void a job: the commitment to the proof and, once that is mined, the proof. A
+    copy of the proof from the mempool therefore earns nothing."""
     prove = validator.prove_invalid(job_id, evidence)
     commit = validator.committed(me, [prove])
     return (f"void/{job_id.hex()}", prove) if commit is None else (f"commit/void/{job_id.hex()}", commit)

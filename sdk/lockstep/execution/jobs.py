@@ -71,7 +71,7 @@ class Beside(Generic[_R]):
         self._under_way = self._thread.submit(work)
 
     def wait(self) -> _R | None:
-        """Waits for the task under way and returns its result; None if there is none."""
+        """Waits for the running task and returns its result; None if there is none."""
         last, self._under_way = self._under_way, None
         return None if last is None else last.result()
 
@@ -95,7 +95,7 @@ class ClaimSchedule:
     merge: Program
 
     def name_of(self, slot: int, t: int, inner_steps: int) -> str:
-        """ "step", "encode" or "merge"."""
+        """Returns the name of the Program of transition t: "step", "encode" or "merge"."""
         if slot == MERGE_SLOT:
             return "merge"
         return "step" if t <= inner_steps else "encode"
@@ -165,38 +165,40 @@ class CarryIn:
 
 
 class Confined(Protocol):
-    """A process of its own for what a stranger wrote (`box.loading.JobBox`)."""
+    """Interface of a confined process that runs a stranger's Programs (`box.loading.JobBox`)."""
 
     @property
     def operations(self) -> int:
-        """Operations of one slot of one round."""
+        """Operations of one slot in one round."""
 
     def measure(self, job: Job, require: Any, chain: Any, role: Any = ..., at_most: float = ...) -> Any:
-        """`capacity.keep_up`; raises Overdue after `at_most` seconds."""
+        """Measures the job's pace there, as `capacity.keep_up` does; raises Overdue after `at_most` seconds."""
 
     def compare(self, job: Job, at_most: float = ...) -> None:
-        """`comparing.check_job`; likewise."""
+        """Compares the job's bits with other code there, as `comparing.check_job` does; raises Overdue after `at_most`
+        seconds."""
 
     def compare_first(self, job: Job, at_most: float = ...) -> None:
-        """The same, as far as the processor can, of a job that a device computes."""
+        """Compares, as far as the processor can, the bits of a job that a device computes; raises Overdue after
+        `at_most` seconds."""
 
     def holds(self, program: Program) -> bool:
-        """Tells if a Program is the job's, or was decoded beside them."""
+        """Tells if the process has this Program: it is the job's, or was decoded there."""
 
     def executable(self, program: Program) -> Executable:
-        """One that it holds."""
+        """Returns an executable for a Program that the process has."""
 
     def decode(self, cid: str) -> None:
-        """Decodes and plans one Program more."""
+        """Decodes and plans one more Program in the process."""
 
     def hold(self, program: Program) -> None:
-        """Says that it was decoded here, too."""
+        """Records that a Program was decoded in this process too."""
 
     def losses_until(self, ends: float | None) -> AbstractContextManager[None]:
-        """Bounds what is computed of those meanwhile, by time.monotonic()."""
+        """Bounds the computation of losses within the block by a time of time.monotonic()."""
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
-        """Bounds each transition that this thread orders meanwhile; Overdue is raised for one that is late."""
+        """Bounds each transition that this thread orders within the block; a late one raises Overdue."""
 
     def stop(self, order_of: int | None = None) -> None:
         """Ends the process and its work, or that of one thread alone; the next use starts another."""
@@ -252,7 +254,7 @@ class Job:
 
     def give_up(self, program: Program, failure: DeviceFailed) -> Executable:
         """Replaces a device that failed by the processor, so that a claim at stake is still defended."""
-        log.warning("the processor goes on with a Program, because the device failed: %s", failure)
+        log.warning("the device failed, and the processor continues the Program: %s", failure)
         self._compiled[program.root] = self._on_processor(program)
         return self._compiled[program.root]
 
@@ -341,7 +343,7 @@ class ClaimRun:
         return StepContext(seed=bytes(self.seed), round=self.round, slot=self.slot, t=t)
 
     def advance(self, t: int, state: State) -> State:
-        """The tensors of S_t from those of S_{t-1}."""
+        """Computes the tensors of S_t from those of S_{t-1}."""
         return self.compute(self.program(t), t, state)
 
     def compute(self, program: Program, t: int, state: State) -> State:

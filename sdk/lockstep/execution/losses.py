@@ -1,4 +1,4 @@
-"""The loss of a run, round by round, as anybody computes it: a function of what the chain commits to.
+"""The loss of a run after each merge, as a function of what the chain commits to, so that anybody computes the same.
 
 A training job's spec may name a fourth Program, `loss`: the mean loss of the model over the rows of one step, and
 nothing else. The loss after k merges is that of the checkpoint that the k-th merge claims, over the rows that the seed
@@ -95,8 +95,8 @@ class Losses:
         outputs = [header for header in program.output_layout if header is not None]
         if program.inputs != job.programs.step.inputs or [(h.dtype, h.elements) for h in outputs] != [(F32, 1)]:
             raise ProgramInvalid(
-                "the job's loss Program is not a loss Program",
-                hint="its losses cannot be computed; the job stands",
+                "the job's loss Program does not have the form of a loss",
+                hint="the job is valid, but its losses cannot be computed",
             )
         return Losses(job, program)
 
@@ -109,7 +109,7 @@ class Losses:
         found = []
         for slot in range(self._job.params.role.slots):
             if ends is not None and time.monotonic() >= ends:
-                raise Crashed(f"its loss takes longer than {seconds:.0f} s", hint="the job is shown without")
+                raise Crashed(f"its loss takes longer than {seconds:.0f} s", hint="the job is shown without a loss")
             run = slot_run(self._job, checkpoint, seed, merges, slot)
             with nullcontext() if self._job.box is None else self._job.box.losses_until(ends):
                 state = self._executable.run(run.start, run.context(STEP), self._job.dataset)

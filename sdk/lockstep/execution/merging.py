@@ -42,7 +42,7 @@ CLOCK_PARTS = 4
 
 @dataclass(frozen=True)
 class ComputedMerge:
-    """A merge as computed: what is claimed, and the checkpoint that it commits to."""
+    """A computed merge: its claimed roots and its checkpoint."""
 
     run: ClaimRun
     root: StateRoot
@@ -109,7 +109,7 @@ def fetch_carry(job: Job, store: ContentStore, payload: Payload) -> Tensors:
         # INVARIANT: what a slot starts from is what was claimed, bit for bit.
         if job.carry_root(tensors) == payload.out2:
             return tensors
-    raise PayloadInvalid("a carry does not hash to its claim's root", hint="replay the claim that put it out")
+    raise PayloadInvalid("a carry does not hash to its claim's root", hint="replay the claim that produced it")
 
 
 def stored_payload(job: Job, store: ContentStore, payload: Payload, *, fresh: bool = False) -> Tensors:
@@ -156,7 +156,7 @@ def judge(fetch: Callable[[], object]) -> tuple[Report, str]:
 def judge_payloads(
     job: Job, store: ContentStore, payloads: Mapping[int, Payload], known: Mapping[int, Report]
 ) -> Iterator[tuple[int, Report, str]]:
-    """(slot, report, reason) of every revealed payload of which `known` says nothing final."""
+    """Yields (slot, report, reason) of every revealed payload without a final report in `known`."""
     for slot, payload in payloads.items():
         if known.get(slot) not in FINAL_REPORTS:
             report, why = judge(partial(fetch_payload, job, store, payload))
@@ -196,8 +196,8 @@ def finish(run: ClaimRun) -> ComputedMerge:
 
 
 def finish_in_turn(run: ClaimRun) -> ComputedMerge:
-    """Runs a merge to its end; raises Crashed if it takes longer than its turn, or than a part of a game's clock: a
-    later one is worth nothing, and one that could not be computed anew for a game costs its stake."""
+    """Runs a merge to its end. Raises Crashed if it takes longer than its turn, since a later one is worth nothing, or
+    longer than a part of a game's clock, since a merge that cannot be recomputed for a game costs its stake."""
     params, box = run.job.params, run.job.box
     if box is None:
         return finish(run)
@@ -231,12 +231,13 @@ def base_checkpoint(job: Job, store: ContentStore, records: Sequence[RoundRecord
 
 @contextmanager
 def _named(cid: Cid) -> Iterator[None]:
-    """Raises BlobMissing where a claimant named content by a string that is not a CID: nobody holds it."""
+    """Raises BlobMissing if a claimant published a string that is not a CID: nobody can fetch it."""
     try:
         yield
     except UsageError as error:
         raise BlobMissing(
-            f"{cid!r} is no content identifier", hint="the claim's owner published none: its payload cannot be fetched"
+            f"{cid!r} is not a content identifier",
+            hint="the claim's owner published no valid one: its payload cannot be fetched",
         ) from error
 
 

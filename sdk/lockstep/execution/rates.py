@@ -85,8 +85,8 @@ def slot_operations(programs: ClaimSchedule, inner_steps: int) -> int:
 
 
 def slot_price_at(price: Wei, operations: int) -> Wei:
-    """Returns the pay of a slot of so many operations at a price for `PRICED_OPERATIONS`, rounded up, so that a worker
-    who asks that price takes it."""
+    """Returns a slot's pay for `operations` at a price for `PRICED_OPERATIONS`, rounded up, so that a worker with that
+    minimum price accepts it."""
     return Wei(ceil_div(price * operations, PRICED_OPERATIONS))
 
 

@@ -17,7 +17,8 @@ def prompt_round(params: JobParams, work_seconds: float, block_seconds: float) -
 
 
 def longest_round(params: JobParams) -> int:
-    """The same with every window used up, the merge's turns included."""
+    """Returns the longest time from a round's start to the next one's, in seconds: every window and merge turn used
+    up."""
     role, turns = params.role, 1 + params.role.slots
     return (
         params.windows.join_seconds
@@ -44,5 +45,5 @@ def prompt_job(params: JobParams, work_seconds: float, block_seconds: float) -> 
 
 
 def longest_job(params: JobParams) -> int:
-    """The same at the latest, if no round fails and nobody is convicted."""
+    """Returns the longest duration of a job in seconds, if no round fails and no claim is convicted."""
     return params.schedule.rounds * longest_round(params) + params.windows.challenge_seconds

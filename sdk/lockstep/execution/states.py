@@ -52,7 +52,7 @@ class States:
     """States of claims in a folder of bounded size; those that no game needs are removed first. Safe for threads."""
 
     def __init__(self, folder: Path, limit: int) -> None:
-        """`limit`: bytes that the files may take together."""
+        """`limit` bounds the bytes of all files together."""
         self._folder = folder
         self._limit = limit
         self._need: Need = {}
@@ -63,7 +63,7 @@ class States:
         self._need = {claim: frozenset(ts) for claim, ts in states.items()}
 
     def kept(self, claim: ClaimId) -> list[int]:
-        """Every t whose S_t is on disk, S_0 left out."""
+        """Returns every t > 0 whose S_t is on disk, in ascending order."""
         return sorted(f.t for f in self._of(claim) if f.t > 0)
 
     def save(self, claim: ClaimId, run: ClaimRun, t: int, state: State) -> bool:

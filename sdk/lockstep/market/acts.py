@@ -1,7 +1,7 @@
-"""The acts of a job's parties, and those that workers and coordinators choose alike: freezing, merging, settling.
+"""The acts of a job's parties, and the decisions that workers and coordinators share: freezing, merging, settling.
 
-Pure functions of one look at the chain. Every act that they return is valid on the state that was seen, and none
-relies on another: a process may die between any two of them, and its next look decides again.
+Pure functions of the chain's state at one block. Every act that they return is valid on that state, and none relies on
+another: a process may die between any two of them, and decides again at its next poll.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Do(StrEnum):
 
 
 CALLS = frozenset({Do.START, Do.JOIN, Do.LEAVE, Do.SEAL, Do.FREEZE, Do.BACK, Do.FINALIZE, Do.RELEASE, Do.FINISH})
-"""The acts that are calls of the market, of which nothing has to be computed."""
+"""The acts that are contract calls and need no computation."""
 
 
 @dataclass(frozen=True)
 class Act:
-    """Something to do about a round; FINISH about the job, DEPOSIT and WITHDRAW about the account."""
+    """An act to do: about a round, except FINISH (the job) and DEPOSIT, WITHDRAW (the account)."""
 
     do: Do
     round: int = 0
@@ -63,7 +63,7 @@ class Act:
 
 
 class SeenRound(Protocol):
-    """One round as the chain has it."""
+    """Interface of one round's state on chain."""
 
     @property
     def number(self) -> int: ...
@@ -73,19 +73,20 @@ class SeenRound(Protocol):
 
     @property
     def phase(self) -> Phase:
-        """Now, with time and completeness counted in."""
+        """The phase at the view's time: the stored phase, advanced by deadlines and by completeness."""
 
     @property
     def merger(self) -> Address:
-        """The account that may merge now: MERGING, or LEAD and the merge alone keeps the next round from starting."""
+        """The account that may merge now: in MERGING, or in LEAD while the merge alone keeps the next round from
+        starting."""
 
     @property
     def merge_turns_over(self) -> bool:
-        """MERGING, and everybody entitled has failed to merge."""
+        """True in MERGING once every entitled account has let its turn pass."""
 
 
 class SeenJob(Protocol):
-    """One job as the chain has it, at one block."""
+    """Interface of one job's state on chain, at one block."""
 
     @property
     def params(self) -> JobParams: ...
@@ -95,22 +96,22 @@ class SeenJob(Protocol):
 
     @property
     def rounds(self) -> Sequence[SeenRound]:
-        """In order, those that are not settled among them."""
+        """Rounds in order, with all unsettled ones among them."""
 
 
 @dataclass(frozen=True)
 class Staker:
-    """The account that decides, and its stake."""
+    """The deciding account and its free stake."""
 
     address: Address
     free: Wei
     kept: Wei = NOTHING
-    """The part of its free stake that backing a merge leaves alone if it can: a worker's next claim takes it."""
+    """The part of the free stake that backing a merge spares if possible: a worker needs it for its next claim."""
 
 
 def round_acts(seen: SeenJob, r: SeenRound, staker: Staker, now: Seconds) -> list[Act]:
-    """Returns what is due about a round after its receipts: freezing and settling, which anybody may do, and its merge
-    if it is the staker's turn and its stake reaches."""
+    """Returns the acts due about a round after its receipts: freezing and settling, which anybody may do, and the merge
+    if it is the staker's turn and its stake suffices."""
     match r.phase:
         case Phase.FREEZING:
             return [Act(Do.FREEZE, r.number)]
@@ -125,24 +126,25 @@ def round_acts(seen: SeenJob, r: SeenRound, staker: Staker, now: Seconds) -> lis
 
 
 def backing_acts(seen: SeenJob, mine: Callable[[int], bool], staker: Staker) -> list[Act]:
-    """Returns what backs the staker's own merges where they keep the next round from starting, if its stake reaches."""
+    """Returns the acts that back the staker's own merges where missing backing keeps the next round from starting, if
+    its stake suffices."""
     found = views.rounds_to_back(seen.params, seen.job, leads(seen), mine, staker.free, staker.kept)
     return [Act(Do.BACK, number, rounds=rounds) for number, rounds in found]
 
 
 def startable(seen: SeenJob) -> bool:
-    """Returns True if `startRound` takes the job's next round now."""
+    """Returns True if `startRound` would accept the job's next round now."""
     before = next((r.phase for r in seen.rounds if r.number == seen.job.started - 1), Phase.NONE)
     return views.round_startable(seen.params, seen.job, before, leads(seen))
 
 
 def leads(seen: SeenJob) -> list[tuple[int, Round]]:
-    """The rounds that are merged and not final."""
+    """Returns the rounds that are merged and not final."""
     return [(r.number, r.state) for r in seen.rounds if r.phase == Phase.LEAD]
 
 
 def call_of(market: Market, job: JobId, act: Act, bodies: Callable[[], Sequence[Body]]) -> Call:
-    """The transaction of an act of CALLS; `bodies` are what FREEZE shows."""
+    """Returns the transaction of an act in CALLS; `bodies` returns the claims' bodies for FREEZE."""
     match act.do:
         case Do.START:
             return market.start_round(job, act.round)

@@ -1,9 +1,8 @@
-"""Demands for data: who lacks it asks, who holds it answers, who asked takes the bond back when nobody did. A demand
-for a carry that its asker leaves open is ended by whoever answers demands.
+"""Demands for data: an account that lacks data asks, a holder answers, and an unanswered asker gets its bond back.
 
-Workers answer for their own payloads, which pays about its gas; everybody, by turns, for rows, which earn
-60 % of the asker's bond. A row is posted in parts, one a block: whoever copies a part out of the mempool would have to
-have committed to it before.
+Workers answer for their own payloads, which pays about its gas; every account, in turn, for rows, which earns 60 % of
+the asker's bond. A row is posted in parts, one a block, each after a commitment: a copy from the mempool cannot claim
+the reward. Accounts that answer demands also end a demand for a carry that its asker leaves open.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ log = structlog.get_logger(__name__)
 
 
 class Asks:
-    """One account's demands for a market's data: each thing is demanded once, where that pays or protects."""
+    """Makes one account's demands for data: each thing is demanded once, where that pays or protects."""
 
     def __init__(self, contracts: Contracts, me: Address) -> None:
         self._demands = contracts.demands
         self._me = me
         self._since: dict[JobId, Seconds] = {}
-        """When a row of a job was first seen to be missing."""
+        """By job: the chain time at which a row was first seen to be missing."""
         self._own: dict[ClaimId, int] = {}
-        """The number, among the demands on a claim, of this account's own for its carry."""
+        """By claim: the index, among the demands on it, of this account's own demand for its carry."""
 
     def row(self, job: JobId, params: JobParams, missing: RowMissing, now: Seconds) -> tuple[str, Call] | None:
-        """(key, transaction) of a demand for a row that the store does not hold; None while there is none to make.
+        """Returns (key, transaction) of a demand for a row that the store lacks; None while no demand is to be made.
 
-        It waits for answerSeconds first, since stores may be slow to tell each other; it pays if 30 % of the deposit
-        are more than the bond; one a job, and never for a row that somebody has demanded before.
+        It waits for answerSeconds first, since stores may take a while to exchange data. It demands one row a job, only
+        if 30 % of the deposit exceed the bond, and never a row that was demanded before.
         """
         since = self._since.setdefault(job, now)
         if now < since + params.windows.answer_seconds:
@@ -67,24 +66,26 @@ class Asks:
     def payload(
         self, job: JobId, r: int, slot: int, claim: ClaimId, lacking: Sequence[tuple[int, int]] = ()
     ) -> tuple[str, Call]:
-        """The same for a payload, while its round is Attesting; the key makes it one an account.
+        """Returns (key, transaction) of a demand for a payload, while its round is Attesting; an account demands it
+        once.
 
-        It names the leaves that the account knows to be wrong, else some that no other account names. Whoever asked
-        before changes nothing: an accomplice that is answered would shield what is hidden.
+        It names the leaves that the account knows to be wrong, otherwise a choice of leaves that differs between
+        accounts. It ignores earlier demands of others: an accomplice whose demand is answered would shield the hidden
+        leaves.
         """
         wanted = availability.pack_wanted(lacking, claim + self._me.encode())
         return f"demand/{claim.hex()}", self._demands.unavailable(job, r, slot, wanted)
 
     def carry(self, job: JobId, r: int, slot: int, claim: ClaimId) -> tuple[str, Call]:
-        """The same for the carry that a slot's claim starts from."""
+        """Returns (key, transaction) of a demand for the carry that a slot's claim starts from."""
         wanted = availability.pack_wanted((), b"carry" + claim + self._me.encode())
         return f"demand/carry/{claim.hex()}", self._demands.carry_unavailable(job, r, slot, wanted)
 
     def carry_demand(self, claim: ClaimId) -> Demand | None:
-        """This account's own demand for that carry, as stored; None if it made none.
+        """Returns this account's own demand for the carry of a claim, as stored; None if it made none.
 
-        Before it stand as many of others as somebody pays bonds for: they are read until it is found. A reorganisation
-        may move it.
+        The demands on the claim are read in order until it is found; others can put any number before it, at the price
+        of their bonds. A reorganisation may change its index.
         """
         found = self._own.get(claim)
         for number in count() if found is None else chain([found], count()):
@@ -98,19 +99,20 @@ class Asks:
 
 
 def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:
-    """The first slot whose payload is not there, though the receipts so far would let it into the merge.
+    """Returns the first slot whose payload is unavailable although the receipts so far would accept it into the merge.
 
-    Nobody who lacks it can go on from that merge: the demand protects. What the others refuse needs none, but of who
-    pays for it (`left_out`).
+    Without that payload nobody can continue from the merge: the demand protects against it. Slots that the receipts
+    exclude are left to `left_out`.
     """
     let_in = (s for s in _lacking(reports) if accepts(stored.named, stored.spoke, stored.receipts, s))
     return next(let_in, None)
 
 
 def left_out(reports: Mapping[int, Report], stored: Round) -> list[int]:
-    """The slots whose payload is not there, and that the receipts so far leave out of the merge.
+    """Returns the slots whose payload is unavailable and that the receipts so far exclude from the merge.
 
-    Each costs the round's requester the slot's price, burned, unless it is demanded in vain: its owner then pays that.
+    For each the round's requester pays the slot's price, which is burned, unless a demand goes unanswered: then the
+    slot's owner pays it.
     """
     return [s for s in _lacking(reports) if not accepts(stored.named, stored.spoke, stored.receipts, s)]
 
@@ -120,7 +122,7 @@ def _lacking(reports: Mapping[int, Report]) -> list[int]:
 
 
 class Answers:
-    """One account's answers to the demands on a market."""
+    """Answers the demands on a market for one account."""
 
     def __init__(self, contracts: Contracts, store: ContentStore, me: Address) -> None:
         self._demands = contracts.demands
@@ -129,13 +131,13 @@ class Answers:
         self._me = me
         self._turns = Turns(me)
         self._seen: dict[Digest, tuple[int, Seconds]] = {}
-        """The leaves that others have posted of a row, and since when."""
+        """By demanded row: the number of leaves that others have posted, and the chain time of that count."""
         self._inclusion: Seconds | None = None
         self._parts: dict[Digest, list[tuple[int, Call]]] = {}
-        """Of the rows that are being posted: where each part ends, and its transaction."""
+        """By row that is being posted: (end, transaction) of each part."""
 
     def due(self, ledger: Ledger, job_of: Callable[[JobId], Job | None], now: Seconds) -> Iterator[tuple[str, Call]]:
-        """(key, transaction) of every answer that can be given, and of every own demand that nobody answered."""
+        """Yields (key, transaction) of every answer that can be given, and of every own demand that nobody answered."""
         for demand in list(ledger.demands.values()):
             if demand.asker == self._me and (due := self.own(demand, now)) is not None:
                 yield due
@@ -149,7 +151,7 @@ class Answers:
                 yield found
 
     def own(self, demand: DemandRecord, now: Seconds) -> tuple[str, Call] | None:
-        """(key, transaction) of what is due of an open demand of this account's own."""
+        """Returns (key, transaction) of what an open demand of this account's own needs now, if anything."""
         if now > demand.deadline:
             return self._end(demand)
         # INVARIANT: no hider waits for another draw of leaves: who asked keeps the first.
@@ -158,7 +160,7 @@ class Answers:
         return None
 
     def _holds_up(self, ledger: Ledger, demand: DemandRecord, now: Seconds) -> bool:
-        """Tells if a demand of another, for a carry, keeps a round open: its asker does not end it."""
+        """Tells if another account's demand for a carry keeps a round open because its asker does not end it."""
         if demand.claim is None or now <= demand.deadline + COURTESY_SECONDS:
             return False
         # INVARIANT: no round waits for a demand whose asker does not end it: it is a game that anybody may end.
@@ -184,8 +186,8 @@ class Answers:
             return None
 
     def row(self, demand: DemandRecord, job: Job, now: Seconds) -> tuple[str, Call] | None:
-        """(key, transaction) of what is due for a demanded row: the commitment to its parts, then each part once the
-        one before it is mined; None if nobody waits for it any more, or if another's turn is first."""
+        """Returns (key, transaction) of the next step for a demanded row: the commitment to its parts, then each part
+        once the one before it is mined; None if the demand is closed, or if it is another account's turn."""
         stored = self._demands.demand(demand.id)
         if stored is None or stored.status != Status.OPEN:
             self._parts.pop(demand.id, None)
@@ -203,7 +205,7 @@ class Answers:
         return f"answer/{demand.id.hex()}/{end}", call
 
     def _may_begin(self, demand: DemandRecord, params: JobParams, posted: int, now: Seconds) -> bool:
-        """Tells if it is this account's turn to post a row, of which others have posted some leaves."""
+        """Tells if it is this account's turn to post a row of which others have posted some leaves."""
         if self._inclusion is None:
             self._inclusion = self._market.chain_times().inclusion
         window = params.windows.answer_seconds

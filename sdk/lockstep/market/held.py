@@ -1,4 +1,4 @@
-"""A claim as a party holds it: computed once, its steps materialised on demand, what is in memory first."""
+"""A claim as one party computed it: its steps are materialised on demand, and cached in memory and on disk."""
 
 from __future__ import annotations
 
@@ -23,50 +23,51 @@ if TYPE_CHECKING:
     from lockstep.execution.states import ClaimStates
 
 WAYPOINTS = 16
-"""States along a claim that a replay leaves on disk: the next game, on any step, replays a part of it alone."""
+"""Number of states along a claim that a replay leaves on disk, so that a later game replays only a part of the
+claim."""
 
 
 class NotCached(Exception):
-    """A move needs what takes time to make."""
+    """A move needs data that is not in memory and takes time to compute."""
 
 
 @dataclass(eq=False)
 class HeldClaim:
-    """A claim as one party computed it, its steps materialised on demand.
+    """A claim as one party computed it, with its steps materialised on demand.
 
-    What that takes (states, single tensors of steps) lies in a cache and can be made again; states that games argue
-    from are on disk too, where `states` says so. A step's tree, once made, stays.
+    States and single tensors of steps lie in a cache, and can be computed again; states for games are also on disk if
+    `states` is given. The tree of a materialised step stays in memory.
     """
 
     run: ClaimRun
     trace: Sequence[StateRoot]
     """S_1 .. S_T of this computation."""
     cache: MemoryCache = field(default_factory=MemoryCache, repr=False)
-    """Shared by all claims of a process."""
+    """A cache that all claims of a process share."""
     states: ClaimStates | None = field(default=None, repr=False)
     wanted: frozenset[int] = frozenset()
-    """Transitions that open games are about."""
+    """Transitions that open games dispute."""
     _trees: dict[int, Tree] = field(default_factory=dict, repr=False)
     _pinned: dict[int, MaterialisedStep] = field(default_factory=dict, repr=False)
-    """Steps that cannot be made again from the run."""
+    """Steps that cannot be recomputed from the run."""
 
     @staticmethod
     def of(run: ClaimRun) -> HeldClaim:
-        """Run a claim to its end."""
+        """Runs a claim to its end."""
         return HeldClaim(run, [root for _, _, root in run.states()])
 
     @cached_property
     def state_zero(self) -> StateRoot:
-        """S_0."""
+        """The root of S_0, the claim's initial state."""
         return self.run.root(0, self.run.start)
 
     @property
     def carried(self) -> moves.Proof:
-        """The words of the claim whose carry is in S_0; none if that is zero."""
+        """The body of the claim whose carry is in S_0, as words; empty if the carry is zero."""
         return () if self.run.carried is None else self.run.carried.words
 
     def step(self, t: int) -> MaterialisedStep:
-        """Transition t with all that a game may ask of it, for one move."""
+        """Returns transition t with everything that a game may ask of it, for one move."""
         pinned = self._pinned.get(t)
         if pinned is not None:
             return pinned
@@ -75,7 +76,7 @@ class HeldClaim:
         return ShownStep(self._trees[t], self.place(t), lambda: self.whole(t))
 
     def cached(self, t: int) -> MaterialisedStep:
-        """Transition t, as far as it is in memory; what is not raises NotCached, here or when it is asked for."""
+        """Returns transition t as far as it is in memory; raises NotCached, now or on access, for what is not."""
         pinned = self._pinned.get(t)
         if pinned is not None:
             return pinned
@@ -88,7 +89,7 @@ class HeldClaim:
         return t in self._pinned or any((self, kind, t) in self.cache for kind in ("step", "state"))
 
     def whole(self, t: int) -> StepTrace:
-        """Transition t from the tensors of S_{t-1}, which are computed again if they had to go."""
+        """Returns transition t from the tensors of S_{t-1}, which are recomputed if they were evicted."""
         known: StepTrace | None = self.cache.get((self, "step", t))
         if known is not None:
             return known
@@ -97,7 +98,7 @@ class HeldClaim:
         return self.hold(t, before)
 
     def hold(self, t: int, before: State) -> StepTrace:
-        """Materialise transition t from the tensors of S_{t-1}, where they are at hand; its tree is made now."""
+        """Materialises transition t from the tensors of S_{t-1} and builds its tree."""
         self._keep_state(t, before)
         step = replace(self.run.materialise(t, before), place=self.place(t))
         if t not in self._trees:
@@ -112,13 +113,14 @@ class HeldClaim:
         return TensorCache(self.cache, (self, "tensors", t), lambda: t in self.wanted)
 
     def keep(self, t: int, step: MaterialisedStep) -> None:
-        """Keep a transition that was materialised elsewhere."""
+        """Pins a transition that was materialised elsewhere."""
         self._pinned[t] = step
 
     def approach(self, t: int, seconds: float = inf) -> State | None:
-        """The tensors of S_{t-1}, from the nearest state that is kept; None if it takes longer than `seconds`.
+        """Returns the tensors of S_{t-1}, computed from the nearest kept state; None if that takes longer than
+        `seconds`.
 
-        What was done in that time is kept: the next call goes on from there.
+        The states computed in that time are kept, so that the next call continues from there.
         """
         began = time.monotonic()
         k, state = self._nearest(t)
@@ -138,7 +140,7 @@ class HeldClaim:
         return -(-self.run.transitions // WAYPOINTS)
 
     def _nearest(self, t: int) -> tuple[int, State]:
-        """(k, the tensors of S_{k-1}), k <= t as large as can be had."""
+        """Returns (k, the tensors of S_{k-1}) for the largest available k <= t."""
         on_disk = [] if self.states is None else [s + 1 for s in self.states.kept() if s < t]
         for k in sorted({*on_disk, *range(2, t + 1)}, reverse=True):
             state = self._shelved(k)
@@ -157,13 +159,14 @@ class HeldClaim:
         return replace(known, made=InMemory())
 
     def _shelved(self, t: int) -> State | None:
-        """The tensors of S_{t-1}, if they are in memory."""
+        """Returns the tensors of S_{t-1} if they are in memory."""
         step: StepTrace | None = self.cache.get((self, "step", t))
         state: State | None = self.cache.get((self, "state", t)) if step is None else list(step.before)
         return state
 
     def _keep_state(self, t: int, before: State) -> None:
-        """S_{t-1} in the cache if a game is about t, on disk if there is one."""
+        """Puts S_{t-1} on disk if states are kept there, and into the cache if a game disputes t or the disk does not
+        have it."""
         if t == 1:
             return
         on_disk = self.states is not None and self.states.save(self.run, t - 1, before)
@@ -187,11 +190,11 @@ class Tree:
 
 
 class InMemory:
-    """The outputs of a step's ops (`trace.Made`) while none may be computed: raises NotCached."""
+    """The outputs of a step's ops (`trace.Made`) when nothing may be computed: every access raises NotCached."""
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
-        """Those of a step that was made are in its tree."""
+        """Raises NotCached: the roots of a materialised step are in its tree."""
         raise NotCached
 
     def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
@@ -200,7 +203,8 @@ class InMemory:
 
 
 class ShownStep:
-    """A step as one move sees it: its tree, and tensors from where they lie; the step itself only if one is missing."""
+    """A step during one move: its tree, and tensors from the cache; the whole step is found only if a tensor is
+    missing."""
 
     def __init__(self, tree: Tree, place: TensorCache, find: Callable[[], StepTrace]) -> None:
         self.program = tree.program
@@ -211,25 +215,25 @@ class ShownStep:
 
     @property
     def root(self) -> StateRoot:
-        """S_t."""
+        """The root of S_t, the state after the step."""
         s = self.program.s_out
         return StateRoot(merkle.node_at(self.graph, s, self.program.state_block >> s))
 
     def output(self, op: int) -> CommittedTensor:
-        """The output of an op."""
+        """Returns the output tensor of an op."""
         found = self._place.get(op)
         return self._step.output(op) if found is None else found
 
     def state(self, entry: int) -> CommittedTensor:
-        """A tensor of S_{t-1}."""
+        """Returns a tensor of S_{t-1}, the state before the step."""
         return self._step.state(entry)
 
     def dataset(self) -> CommittedTensor:
-        """The job's dataset."""
+        """Returns the job's dataset."""
         return self._step.dataset()
 
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
-        """One level of a fold's partials."""
+        """Returns one level of a fold's partial results, as words."""
         return self._step.partials(op, element, group)
 
     @cached_property
@@ -240,19 +244,19 @@ class ShownStep:
 
 @dataclass(frozen=True)
 class CachedClaim:
-    """A held claim of which only what is in memory may be asked for: raises NotCached for the rest."""
+    """A held claim restricted to what is in memory; raises NotCached for the rest."""
 
     known: HeldClaim | None
-    """None: not even that."""
+    """The held claim; None if the claim is not in memory at all."""
 
     @property
     def state_zero(self) -> StateRoot:
-        """S_0."""
+        """The root of S_0, the claim's initial state."""
         return self._held.state_zero
 
     @property
     def carried(self) -> moves.Proof:
-        """The words of the claim whose carry is in S_0."""
+        """The body of the claim whose carry is in S_0, as words."""
         return self._held.carried
 
     @property
@@ -261,7 +265,7 @@ class CachedClaim:
         return self._held.trace
 
     def step(self, t: int) -> MaterialisedStep:
-        """Transition t, as far as it is in memory."""
+        """Returns transition t as far as it is in memory."""
         return self._held.cached(t)
 
     @property

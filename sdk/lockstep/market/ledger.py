@@ -1,7 +1,7 @@
 """A read model of jobs from the chain's events: rounds, claims, games, and the CIDs of their data.
 
-A fold over the events, made anew from the first one at every start; the logs of final blocks come from a copy on disk
-(`chain/logcache.py`). Phases and books come from the contracts' views; what is here only events tell.
+It is a fold over the events, repeated from the first one at every start; the logs of final blocks come from a copy on
+disk (`chain/logcache.py`). Phases and job states come from the contracts' views; the ledger has what only events show.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UNSEALED = Seed(bytes(32))
 
 @dataclass(frozen=True)
 class ClaimRecord:
-    """A claim as it was made public, and where its data lies."""
+    """A claim as it was published, with the CIDs of its data."""
 
     id: ClaimId
     job: JobId
@@ -62,14 +62,15 @@ class ClaimRecord:
     out: Digest
     out2: Digest
     trace_cid: Cid | None
-    """The CID of S_1 ‖ .. ‖ S_T; empty while witnesses look; None for a merge, whose outputs determine its trace."""
+    """The CID of S_1 ‖ .. ‖ S_T; empty until witnesses have committed; None for a merge, whose outputs determine its
+    trace."""
     payload_cid: Cid
     """The payload's CID, for a merge the checkpoint's. Empty if the claimant wrote no CID: nobody can fetch it."""
     claimed_at: Seconds
     """The chain time at which its challenge window began."""
     convicted: bool = False
     replaced: bool = False
-    """True if a merge with the same outputs has taken its place, since nobody backed it."""
+    """True if another account has merged again with the same outputs, because this merge lacked backing."""
     carries: bool = False
     """True if it starts from the carry of its worker's claim of the slot in the round before, not from zero."""
 
@@ -91,7 +92,7 @@ class ClaimRecord:
 
 @dataclass
 class RoundLedger:
-    """One round of one attempt."""
+    """One round of one attempt, from its events."""
 
     number: int
     attempt: int
@@ -102,21 +103,21 @@ class RoundLedger:
     sealed: int = 0
     """Block in which the seed was drawn."""
     holders: dict[int, tuple[Address, ClaimStatus]] = field(default_factory=dict)
-    """By slot."""
+    """By slot: its owner and its status."""
     claims: dict[int, ClaimRecord] = field(default_factory=dict)
-    """Revealed ones, by slot."""
+    """By slot: its revealed claim."""
     mask: int = 0
     merge_in: StateRoot | None = None
     """S_0 of the merge, once frozen."""
     merges: list[ClaimRecord] = field(default_factory=list)
-    """In order, convicted and replaced ones among them: the last one stands if it is none of these."""
+    """Merges in order, including convicted and replaced ones: the last one stands if it is neither."""
     missing: set[int] = field(default_factory=set)
-    """Slots whose payload, or the carry that they start from, was demanded in vain."""
+    """Slots whose payload, or the carry that they start from, was demanded and not posted."""
     decided_at: Seconds = NEVER
     """The chain time at which it was merged, or failed after claims were revealed."""
     phase: Phase = Phase.JOINING
-    """As the last event left it: phases that begin with time alone are not seen. Claims of a FAILED one stand until it
-    is FINAL."""
+    """The phase after the last event; a phase that begins by time alone leaves no event. Claims of a FAILED round stand
+    until it is FINAL."""
 
     @property
     def merge(self) -> ClaimRecord | None:
@@ -126,12 +127,12 @@ class RoundLedger:
 
     @property
     def stored(self) -> Round:
-        """The phase and the time of its decision, as the market has them."""
+        """The phase and the time of its decision, in the contract's form."""
         return Round(self.phase, self.attempt, merged_at=self.decided_at)
 
     @property
     def payloads(self) -> dict[int, Payload]:
-        """By slot, of revealed claims."""
+        """By slot: the payload of its revealed claim."""
         return {slot: c.payload for slot, c in self.claims.items()}
 
     @property
@@ -140,7 +141,7 @@ class RoundLedger:
         return [self.claims[slot].body for slot in sorted(self.claims) if not self.claims[slot].convicted]
 
     def take(self, effect: Effect, args: Mapping[str, Any]) -> None:
-        """Take an event's effect: the phase, the fields that it keeps, and every slot's status."""
+        """Applies an event's effect: the phase, the fields that the round keeps, and every slot's status."""
         for name, value in {**effect.said(args), "phase": effect.state}.items():
             setattr(self, name, value)
         for slot, (worker, status) in self.holders.items():
@@ -155,17 +156,18 @@ class RoundLedger:
 
     @property
     def merged_and_convicted(self) -> frozenset[int]:
-        """Slots that the merge takes though they were convicted afterwards."""
+        """Slots that the merge includes although they were convicted afterwards."""
         return frozenset(s for s, c in self.claims.items() if c.convicted and self.mask >> s & 1)
 
     def record_of_honest(self, slots: int) -> RoundRecord:
-        """As it would have been merged, had nobody lied: no convicted slot among its payloads, and no checkpoint."""
+        """Returns the round's record without its convicted slots and without a checkpoint, as honest parties would have
+        merged it."""
         left_out = self.merged_and_convicted
         payloads = tuple(None if s in left_out else p for s, p in enumerate(self.accepted(slots)))
         return RoundRecord(self.number, self.seed, payloads, None, Digest(bytes(32)), Digest(bytes(32)))
 
     def record(self, slots: int, merge: ClaimRecord | None = None) -> RoundRecord:
-        """As the rounds after it start from it: by the merge that stands, or by `merge`."""
+        """Returns the record from which later rounds start: by the standing merge, or by `merge`."""
         m = merge or self.merge
         if m is None:
             return RoundRecord(self.number, self.seed, self.accepted(slots), None, Digest(bytes(32)), Digest(bytes(32)))
@@ -174,44 +176,45 @@ class RoundLedger:
 
 @dataclass
 class AuditLedger:
-    """One round's audit by drawn witnesses: as the contract stores it."""
+    """One round's audit by drawn witnesses, as the contract stores it."""
 
     id: AuditId
     state: Audit
     duties: list[Duty] = field(default_factory=list)
-    """In the order of their numbers."""
+    """The duties, by their index."""
 
 
 @dataclass
 class JobLedger:
-    """One job."""
+    """One job, from its events."""
 
     id: JobId
     requester: Address
     block: int
     rounds: dict[int, RoundLedger] = field(default_factory=dict)
     past: list[RoundLedger] = field(default_factory=list)
-    """Rounds that were started again after a conviction."""
+    """Rounds of earlier attempts, which started again after a conviction."""
     audits: dict[AuditId, AuditLedger] = field(default_factory=dict)
     attempt: int = 0
     done: bool = False
 
     def over_at(self, params: JobParams, r: int) -> Seconds:
-        """Returns the time at which claims of slots in round `r` can be final, and nobody can challenge them; NEVER
-        while a round that may stand on their carries is not decided."""
+        """Returns the chain time at which the claims of round `r` are final and cannot be challenged; NEVER while a
+        round that may build on their carries is undecided."""
         started = sum(x.phase != Phase.VOID for x in self.rounds.values())
         return over_at(params, started, r, lambda k: self.rounds[k].stored)[1]
 
     def records(self, before: int, slots: int) -> list[RoundRecord]:
-        """Every round before `before`, in order."""
+        """Returns the record of every round before `before`, in order."""
         return [self.rounds[r].record(slots) for r in range(before)]
 
     def records_behind(self, r: RoundLedger, slots: int) -> list[RoundRecord]:
-        """The rounds before `r` as they were when it started, up to the merge that its base came from."""
+        """Returns the records of the rounds before `r`, up to the merge from which its base came."""
         return self.records_to(r.base, r.outer, r.number, slots)
 
     def records_to(self, base: bytes, outer: bytes, before: int, slots: int) -> list[RoundRecord]:
-        """Every round up to the merge of these outputs, in order; every round before `before` if none made them."""
+        """Returns the records up to the merge with these outputs, in order; all before round `before` if no merge has
+        them."""
         records = self.records(before, slots)
         found = self.merge_of(base, outer, before)
         if found is None:
@@ -220,11 +223,11 @@ class JobLedger:
         return [*records[: merged.number], merged.record(slots, merge)]
 
     def merge_behind(self, r: RoundLedger) -> tuple[RoundLedger, ClaimRecord] | None:
-        """The merge that a round's base came from, convicted or not, with its round; None for the genesis."""
+        """Returns the merge from which a round's base came, convicted or not, with its round; None for the genesis."""
         return self.merge_of(r.base, r.outer, r.number)
 
     def merge_of(self, base: bytes, outer: bytes, before: int) -> tuple[RoundLedger, ClaimRecord] | None:
-        """The latest merge of these outputs in a round before `before`, convicted or not, with its round."""
+        """Returns the latest merge with these outputs in a round before `before`, convicted or not, with its round."""
         for number in reversed(range(before)):
             for earlier in self.all_rounds():
                 for merge in reversed(earlier.merges):
@@ -233,9 +236,10 @@ class JobLedger:
         return None
 
     def carry_behind(self, r: RoundLedger, slot: int, period: int) -> tuple[RoundLedger, ClaimRecord] | None:
-        """The claim whose carry a slot of `r` starts from, with its round; None if it starts from zeros.
+        """Returns the claim whose carry a slot of `r` starts from, with its round; None if it starts from zeros.
 
-        A revealed claim says so itself; one still to be made carries what stands, but in rounds that `period` divides.
+        A revealed claim states that itself; one that is still to be made takes the standing claim's carry, except in
+        rounds that `period` divides.
         """
         claim = r.claims.get(slot)
         if not claim.carries if claim else period == 0 or r.number % period == 0:
@@ -267,7 +271,7 @@ class JobLedger:
 
 @dataclass(frozen=True)
 class GameRecord:
-    """A game as it was opened, and how it ended."""
+    """A game's opening and its end."""
 
     id: GameId
     claim: ClaimId
@@ -275,7 +279,7 @@ class GameRecord:
     defender: Address
     nonce: int
     t: int
-    """0: it began at the trace root."""
+    """The disputed transition; 0 if the game began at the trace root."""
     verdict: Verdict = Verdict.NONE
     """NONE while it runs."""
 
@@ -299,7 +303,7 @@ class DemandRecord:
     id: Digest
     job: JobId
     claim: ClaimId | None
-    """The claim whose payload is demanded; None: a row is."""
+    """The claim whose payload or carry is demanded; None if a dataset row is."""
     row: int
     asker: Address
     deadline: Seconds
@@ -307,7 +311,7 @@ class DemandRecord:
 
 @dataclass
 class Ledger:
-    """Everything that events tell; `apply` each in order."""
+    """The state that follows from the events; `apply` takes each, in order."""
 
     jobs: dict[JobId, JobLedger] = field(default_factory=dict)
     nodes: dict[Address, bytes] = field(default_factory=dict)
@@ -315,74 +319,77 @@ class Ledger:
     registrations: dict[Address, int] = field(default_factory=dict)
     """The number of times that each account has registered."""
     games: dict[GameId, GameRecord] = field(default_factory=dict)
-    """Those that run."""
+    """Running games."""
     ended: dict[GameId, GameRecord] = field(default_factory=dict)
-    """Those that somebody has won, or nobody."""
+    """Games that are over."""
     audits: dict[AuditId, AuditLedger] = field(default_factory=dict)
     heads: dict[tuple[JobId, Address], Digest] = field(default_factory=dict)
-    """The hash chain's top that a witness enrolled with last."""
+    """The head of the hash chain with which a witness enrolled last."""
     pays: list[Pay] = field(default_factory=list)
     slashed: dict[bytes, int] = field(default_factory=dict)
-    """By ClaimId or GameId: what was taken."""
+    """By ClaimId or GameId: the slashed amount, in wei."""
     deposits: dict[Address, int] = field(default_factory=dict)
-    """Each account's deposits into the vault less its withdrawals: free, locked, unbonding or lost."""
+    """Each account's deposits into the vault less its withdrawals, in wei; includes locked, unbonding and lost
+    stake."""
     demands: dict[Digest, DemandRecord] = field(default_factory=dict)
-    """Those that nobody has answered or settled."""
+    """Demands that are neither answered nor settled."""
     locks: dict[bytes, Address] = field(default_factory=dict)
-    """The account whose stake is locked, by the lock's key: a ClaimId, a GameId, a demand's id, a witness's key."""
+    """By the lock's key (a ClaimId, a GameId, a demand's id, a witness's key): the account whose stake is locked."""
     stakers: set[Address] = field(default_factory=set)
-    """Accounts of which a stake was locked, at any time."""
+    """Accounts that have ever had a stake locked."""
     places: dict[ClaimId, tuple[JobId, int]] = field(default_factory=dict)
-    """Job and round of every claim that anybody has staked on."""
+    """Job and round of every claim behind which stake was ever locked."""
 
     def apply(self, event: Event) -> None:
-        """Take one event; those that say nothing here change nothing."""
+        """Applies one event; an event that the ledger does not use changes nothing."""
         said = event.said
         if said is not None and (fold := _FOLDS.get(said.contract)) is not None:
             fold(self, said, event)
 
     def all_games(self) -> list[GameRecord]:
-        """Every game ever opened."""
+        """Returns every game ever opened."""
         return [*self.ended.values(), *self.games.values()]
 
     def games_against(self, account: Address) -> list[GameRecord]:
-        """Open games about an account's claims."""
+        """Returns the open games about an account's claims."""
         return [g for g in self.games.values() if g.defender == account]
 
     def staked(self, account: Address) -> list[ClaimId]:
-        """An account's claims whose stake is locked, in the order of their making."""
+        """Returns an account's claims whose stake is locked, in the order of locking."""
         return [ClaimId(key) for key, owner in self.locks.items() if owner == account and key in self.places]
 
     def at_stake(self, account: Address) -> frozenset[JobId]:
-        """Jobs in which an account can still lose a claim's stake, or cannot have it back yet."""
+        """Returns the jobs in which an account can still lose a claim's stake, or has not got it back yet."""
         claims = [*self.staked(account), *(g.claim for g in self.games_against(account))]
         return frozenset(self.places[claim][0] for claim in claims if claim in self.places)
 
     def place(self, me: Address, others: frozenset[Address]) -> int:
-        """The turn of `me` among the registered nodes that are not `others`: which slot it tries first."""
+        """Returns the index of `me` among the registered nodes without `others`; it determines the slot that `me` tries
+        first."""
         order = [a for a in self.nodes if a not in others]
         return order.index(me) if me in order else len(order)
 
     def job_named(self, text: str) -> JobId:
-        """The job whose id begins with these hex digits; raises UsageError, NotFoundError."""
+        """Returns the job whose id begins with these hex digits; raises UsageError, NotFoundError."""
         return JobId(identified(text, self.jobs, "job", JOBS_SHOWN))
 
     def claim_named(self, text: str) -> tuple[JobLedger, RoundLedger, ClaimRecord]:
-        """The claim whose id begins with these hex digits, with its round and job; raises UsageError, NotFoundError."""
+        """Returns the claim whose id begins with these hex digits, with its round and job; raises UsageError,
+        NotFoundError."""
         found = {record.id: (job, r, record) for job, r, record in self._public()}
         return found[ClaimId(identified(text, found, "claim", CLAIMS_SHOWN))]
 
     def find(self, claim: ClaimId) -> tuple[JobLedger, RoundLedger, ClaimRecord] | None:
-        """A claim that was made public, of any attempt, with its round and job."""
+        """Returns a published claim of any attempt, with its round and job."""
         return next((found for found in self._public() if found[2].id == claim), None)
 
     def owners_beside(self, claim: ClaimId) -> frozenset[Address]:
-        """The owners of the slots of a claim's round, who wait for it to be final."""
+        """Returns the owners of all slots in a claim's round, whose stakes are locked until the round is final."""
         found = self.find(claim)
         return frozenset() if found is None else frozenset(owner for owner, _ in found[1].holders.values())
 
     def awaited(self, claim: ClaimId) -> ClaimRecord | None:
-        """A claim whose round waits for what is open about it: it stands, and its round is not over."""
+        """Returns a claim if its round waits for the games and demands on it: it stands, and its round is not final."""
         found = self.find(claim)
         if found is None or found[2].convicted or found[2].replaced or found[1].phase == Phase.FINAL:
             return None
@@ -561,7 +568,7 @@ class Watcher:
         self._cursor = reader.start()
         self._told: set[tuple[int, int]] = set()
         self._fresh: list[Event] = []
-        """Taken, and not yet returned: a poll that fails on its way loses none."""
+        """Events that were applied and not yet returned, so that a failing poll loses none."""
         self.ledger = Ledger()
 
     @property
@@ -570,7 +577,7 @@ class Watcher:
         return self._cursor.next_block - 1
 
     def poll(self) -> list[Event]:
-        """Bring the ledger up to the latest block; the events since the last poll."""
+        """Brings the ledger up to the latest block; returns the events since the last poll."""
         while True:
             batch = self._reader.poll(self._cursor)
             if batch.rolled_back_to is not None:
@@ -585,7 +592,7 @@ class Watcher:
                 return fresh
 
     def _apply(self, event: Event) -> None:
-        """Take one event; one that does not follow from those before it is logged once and skipped."""
+        """Applies one event; an event that does not follow from those before it is logged once and skipped."""
         # INVARIANT: no event ends a process that reads the chain.
         try:
             self.ledger.apply(event)
@@ -593,6 +600,7 @@ class Watcher:
             if event.key not in self._told:
                 self._told.add(event.key)
                 log.error(
-                    "event skipped", contract=event.contract, event_name=event.name, block=event.block,
+                    "an event of the chain contradicts the ledger and is skipped",
+                    contract=event.contract, event_name=event.name, block=event.block,
                     index=event.index, why=f"{type(failure).__name__}: {failure}",
                 )  # fmt: skip

@@ -60,15 +60,15 @@ if TYPE_CHECKING:
 ROOT_BYTES = 32
 
 UNAVAILABLE = (BlobMissing, Unreachable, Mismatch)
-"""Errors of `PublicData.run_of` and `audit` when public data cannot be had: they decide neither way."""
+"""Errors of `PublicData.run_of` and `audit` when public data is unavailable: they decide neither way."""
 
 
 UNDECIDED = (*UNAVAILABLE, Crashed)
-"""The same where a person asked for the replay: that a job's Programs end what runs them decides nothing either."""
+"""Errors that decide neither way when a user requests the replay: also that a job's Programs kill their process."""
 
 
 def undecided(error: LockstepError) -> Inconclusive:
-    """Returns what a person is told of one of `UNDECIDED`."""
+    """Returns the error that a user sees for one of `UNDECIDED`."""
     if isinstance(error, Crashed):
         return Inconclusive(
             f"the claim cannot be replayed here: {error.message}", hint="another machine or build may replay it"
@@ -79,7 +79,7 @@ def undecided(error: LockstepError) -> Inconclusive:
 
 
 class WrongSource(Mismatch):
-    """A carry or payload can neither be had nor be computed again: the claim that put it out is wrong."""
+    """A carry or payload can neither be fetched nor recomputed, because the claim that produced it is wrong."""
 
     def __init__(self, record: ClaimRecord) -> None:
         super().__init__(
@@ -94,7 +94,7 @@ Told = Callable[[int, StateRoot], None]
 """Called with (t, S_t) after each transition; may raise to stop."""
 
 Hold = Callable[[ClaimRun, Sequence[StateRoot]], HeldClaim]
-"""Keeps a computation with its trace, to argue from it."""
+"""Wraps a computation and its trace for use in games."""
 
 
 @dataclass(frozen=True)
@@ -103,28 +103,28 @@ class Replay:
 
     matches: bool
     t: int | None
-    """The first transition that differs; None if none does, or only the trace root tells that one must."""
+    """The first transition that differs; None if none does, or if only the trace root shows that one must."""
     held: HeldClaim
-    """The claim as replayed. Its trace goes on with the published roots after t: nothing of them is known to be so."""
+    """The claim as replayed. After t its trace continues with the published roots, which are unverified."""
     published: tuple[StateRoot, ...] | None
-    """S_1 .. S_T as claimed; None if no list that hashes to the trace root could be had."""
+    """S_1 .. S_T as claimed; None if no list that hashes to the trace root is available."""
     final: State | None = field(default=None, repr=False)
-    """The tensors of S_T, if the replay came there."""
+    """The tensors of S_T, if the replay reached them."""
 
 
 class PublicData:
     """A job's checkpoints and payloads: fetched and checked, or computed again."""
 
     def __init__(self, job: Job, store: ContentStore, cache: MemoryCache | None = None) -> None:
-        """`cache`: where they lie until the next claim asks for them."""
+        """`cache` holds checkpoints and payloads for the next claims."""
         self.job = job
         self.store = store
         self._cache = MemoryCache() if cache is None else cache
 
     def run_of(self, ledger: JobLedger, round_: RoundLedger, claim: ClaimRecord) -> ClaimRun:
-        """The claim as a computation.
+        """Returns the claim as a computation.
 
-        Raises the store's error or Mismatch if a public input can neither be had nor be computed again.
+        Raises the store's error or Mismatch if a public input can neither be fetched nor recomputed.
         """
         base = self.base(ledger, round_)
         if not claim.is_merge:
@@ -142,10 +142,10 @@ class PublicData:
         return run
 
     def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> CarryIn | None:
-        """Returns the carry that a slot starts from, or None.
+        """Returns the carry that a slot starts from, or None if it starts from zeros.
 
-        One that cannot be had, or is not what was claimed, is computed again: its owner's claims are replayed from
-        its last zero carry on, carry_period - 1 of them at most. Raises Mismatch if one of these is wrong.
+        A carry that is unavailable, or differs from the claimed one, is recomputed: its owner's claims are replayed
+        from the last zero carry on, at most carry_period - 1 of them. Raises Mismatch if one of these is wrong.
         """
         behind = ledger.carry_behind(round_, slot, self.job.params.role.carry_period)
         if behind is None:
@@ -154,12 +154,13 @@ class PublicData:
         return CarryIn(record.body, self._carry(ledger, before, record))
 
     def lacks_carry(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> bool:
-        """Returns True if a slot starts from a carry that is neither known nor stored: it would have to be replayed."""
+        """Returns True if a slot starts from a carry that is neither cached nor stored, so that it would have to be
+        replayed."""
         behind = ledger.carry_behind(round_, slot, self.job.params.role.carry_period)
         return behind is not None and self._stored_carry(behind[1]) is None
 
     def _carry(self, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord) -> Tensors:
-        """The carry that a slot's claim put out."""
+        """Returns the carry that a slot's claim produced."""
         stored = self._stored_carry(record)
         # INVARIANT: a carry that its owner withholds stops nobody: its claim computes it again.
         return self._replayed(ledger, round_, record)[1] if stored is None else stored
@@ -176,7 +177,7 @@ class PublicData:
         return carry
 
     def _replayed(self, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord) -> tuple[Tensors, Tensors]:
-        """(payload, carry) of a slot's claim, by its replay; raises Mismatch if the claim is wrong."""
+        """Replays a slot's claim and returns its (payload, carry); raises Mismatch if the claim is wrong."""
         run = self.run_of(ledger, round_, record)
         final = run.advance(run.transitions, run.state_before(run.transitions))
         found = payload_of(self.job, final), carry_of(self.job, final)
@@ -188,7 +189,7 @@ class PublicData:
         return found
 
     def base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
-        """The checkpoint that a round starts from."""
+        """Returns the checkpoint that a round starts from."""
         key = round_.base, round_.outer
         checkpoint: Checkpoint | None = self._cache.get(("checkpoint", *key))
         if checkpoint is None:
@@ -203,7 +204,8 @@ class PublicData:
         return checkpoint
 
     def _fetched_base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
-        """The base by CID or from stored payloads; if these are lost too, by replaying the merge and its slots."""
+        """Returns the base by CID or from stored payloads; if these are lost too, by replaying the merge and its
+        slots."""
         try:
             return base_checkpoint(self.job, self.store, ledger.records_behind(round_, self.job.params.role.slots))
         except UNAVAILABLE:
@@ -214,12 +216,12 @@ class PublicData:
             return checkpoint_of(self.job, run.advance(1, run.start))
 
     def payload(self, ref: Payload) -> Tensors:
-        """A slot's payload, from its own replay if there was one."""
+        """Returns a slot's payload: its own replay's if there was one, otherwise the stored one."""
         known = self._known_payload(ref.out)
         return self._fetched_payload(ref) if known is None else known
 
     def keep(self, claim: ClaimRecord, final: State) -> None:
-        """Keep the outputs of a claim that was replayed and found right."""
+        """Caches the outputs of a claim that was replayed and found right."""
         if claim.is_merge:
             self._keep_checkpoint((claim.out, claim.out2), checkpoint_of(self.job, final))
         else:
@@ -227,9 +229,9 @@ class PublicData:
             self._keep(("carry", claim.out2), carry_of(self.job, final))
 
     def fault_of_payload(self, claim: ClaimRecord) -> str | None:
-        """Returns the error code of a slot's stored payload, None if it decodes to what was claimed.
+        """Returns the error code of a slot's stored payload; None if it decodes to the claimed one.
 
-        It is kept in the place of one that was computed: a mapped file is memory that others share.
+        The stored payload then replaces a computed one in the cache: a mapped file is memory that processes share.
         """
         try:
             self._fetched_payload(claim.payload)
@@ -238,8 +240,8 @@ class PublicData:
         return None
 
     def wrong_leaves(self, claim: ClaimRecord) -> tuple[tuple[int, int], ...]:
-        """(tensor, leaf) of the first leaves in which a slot's stored payload differs from what its replay gave; none
-        if nothing is stored that could be compared."""
+        """Returns (tensor, leaf) of the first leaves in which a slot's stored payload differs from its replay; empty if
+        nothing comparable is stored."""
         own = self._known_payload(claim.out)
         if own is None:
             return ()
@@ -250,7 +252,7 @@ class PublicData:
         return tuple(islice(wrong_leaves(own, stored), WANTED))
 
     def _accepted(self, ledger: JobLedger, round_: RoundLedger, slot: int, ref: Payload) -> Tensors:
-        """An accepted payload; one that cannot be had is computed again by replaying its slot."""
+        """Returns an accepted payload; one that is unavailable is recomputed by replaying its slot."""
         try:
             return self.payload(ref)
         except UNAVAILABLE:
@@ -273,9 +275,9 @@ class PublicData:
 
 
 def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -> tuple[StateRoot, ...] | None:
-    """S_1 .. S_T beside the payload; None if it is missing, or is not the claim's.
+    """Returns S_1 .. S_T as published; None if the list is missing or does not hash to the claim's trace root.
 
-    Raises Unreachable: nobody answered, so nothing is known.
+    Raises Unreachable if the store does not answer, since then nothing is known.
     """
     if claim.trace_cid is None:
         return (StateRoot(merkle.node(claim.out, claim.out2)),)
@@ -294,10 +296,11 @@ def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -
 def audit(
     run: ClaimRun, claim: ClaimRecord, store: ContentStore, told: Told = lambda t, root: None, hold: Hold = HeldClaim
 ) -> Replay:
-    """Replay a claim against its published trace; the step that differs is materialised, and held by what `hold` makes.
+    """Replays a claim against its published trace; the step that differs is materialised and held by what `hold`
+    returns.
 
-    Without a list it is replayed to its end, and the trace root decides; that nobody answers for a list, before and
-    after, is no list.
+    Without a list the claim is replayed to its end, and the trace root decides. A store that answers neither before nor
+    after the replay counts as having no list.
     """
     published = _trace_if_reachable(store, claim, run.transitions)
     own: list[StateRoot] = []
@@ -323,10 +326,12 @@ def audit(
 
 
 def computed_word(step: StepTrace, finding: Finding) -> int:
-    """The word that this machine computes where a contract has computed one: of an element, or of one chunk of a fold.
+    """Returns this machine's value of the word that the contract computed in a finding: of an element, or of a fold's
+    chunk.
 
-    The contract combines what the defender showed where only the combination is wrong. Of more than 512 partials it
-    combines one group, and does not say which: the group that gives its word is the answer then, if one does.
+    If only the combination of partial results is wrong, the contract combines what the defender showed. Of more than
+    512 partials it combines one group and does not report which: then the result is the group whose combination equals
+    the contract's word, if there is one.
     """
     op, chunk = step.program.ops[finding.position], finding.one_chunk
     if op.chunks > 1 and chunk is not None:
@@ -337,7 +342,7 @@ def computed_word(step: StepTrace, finding: Finding) -> int:
 
 
 def first_difference(published: Sequence[StateRoot] | None, own: Sequence[StateRoot]) -> int | None:
-    """t of the first root that differs; None without a list."""
+    """Returns t of the first root that differs; None without a list."""
     return next((t for t, (a, b) in enumerate(zip(published or (), own, strict=False), 1) if a != b), None)
 
 

@@ -1,4 +1,5 @@
-"""A claim as its worker signed it off chain (docs/protocol.md, section 4), and what two of them prove."""
+"""Claims as workers sign them off chain (docs/protocol.md, section 4), and the contradictions that two of them
+prove."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _SIGNED = table(
 
 @dataclass(frozen=True)
 class SignedClaim:
-    """One EIP-712 `Claim` with its signature; whose it is, `signer` says."""
+    """One EIP-712 `Claim` with its signature; `signer` recovers the account."""
 
     said: Claim
     body: Body
@@ -39,7 +40,7 @@ class SignedClaim:
 
     @staticmethod
     def parse(fields: object) -> SignedClaim:
-        """From {"claim": {..}, "worker", "signature"} with 0x-hex values; raises Mismatch if it has another form."""
+        """Parses {"claim": {..}, "worker", "signature"} with 0x-hex values; raises Mismatch if it has another form."""
         with refusing(Mismatch, "a signed claim", hint="see ClaimIn in /openapi.json"):
             given = _SIGNED(fields, "the signed claim")
         claim = given["claim"]
@@ -52,7 +53,7 @@ class SignedClaim:
 
     @property
     def id(self) -> ClaimId:
-        """The claim that it is about."""
+        """The id of the signed claim."""
         return claim_id(self.said.job, self.said.round, self.said.attempt, self.said.slot)
 
     def digest(self, chain_id: int, market: Address) -> Digest:
@@ -60,12 +61,14 @@ class SignedClaim:
         return typed_hash(chain_id, market, self.said, self.body, self.seed, self.base)
 
     def signer(self, chain_id: int, market: Address) -> Address:
-        """Recovers the account that signed; raises Mismatch if the signature is none."""
+        """Recovers the account that signed; raises Mismatch if the signature is invalid."""
         message = typed_data(chain_id, market, self.said, self.body, self.seed, self.base)
         try:
             return Address(Account.recover_message(encode_typed_data(full_message=message), signature=self.signature))
         except Exception as error:  # eth-keys raises several unrelated families for bytes that are no signature
-            raise Mismatch(f"that is no signature: {error}", hint="65 bytes r ‖ s ‖ v of the EIP-712 claim") from error
+            raise Mismatch(
+                f"the claim's signature is invalid: {error}", hint="send 65 bytes r ‖ s ‖ v over the EIP-712 claim"
+            ) from error
 
     def contradicts(self, other: SignedClaim) -> bool:
         """Returns True if both claim different results of the same work, which `equivocate` convicts."""
@@ -73,10 +76,10 @@ class SignedClaim:
         return same and (self.body, self.said.transitions) != (other.body, other.said.transitions)
 
     def work(self) -> tuple[object, ...]:
-        """DisputeGame's `Work`."""
+        """Returns the fields of DisputeGame's struct `Work`."""
         said = self.said
         return (said.job, said.round, said.attempt, said.slot, self.seed, self.base)
 
     def signed(self) -> tuple[object, ...]:
-        """DisputeGame's `Signed`."""
+        """Returns the fields of DisputeGame's struct `Signed`."""
         return (self.body.trace_root, self.said.transitions, self.body.out, self.body.out2, self.signature)

@@ -1,10 +1,11 @@
-"""Turns among those who may all do what has to be done once: who is second would pay gas for nothing.
+"""Turns among accounts that may all do a thing that has to be done once: a second one would pay gas for nothing.
 
     turns.mine(subject, since, now)             # True once it is this account's turn
     turns.mine(subject, since, now, known)      # `known` come first
 
-Who is there is known of a round's owners at most. These stand in a line, ordered by keccak(subject, account); behind
-them everybody else draws a place by the same hash. A turn is so long that the next in line sees what was done.
+Accounts know at most a round's owners of one another. These stand in a line, ordered by keccak(subject, account);
+behind them every other account draws a place by the same hash. A turn is long enough that the next in line sees the
+transaction of the one before.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Address, Seconds
 
 COURTESY_SECONDS = Seconds(30)
-"""After a deadline, the time of those whom a thing concerns to do it themselves."""
+"""Chain seconds after a deadline that are left to the accounts directly concerned."""
 TURN_SECONDS = 24.0
-"""Two blocks of twelve seconds: in the first the one before has sent, in the second it is seen to be done."""
+"""Chain seconds of a turn, two blocks of twelve seconds: one to send a transaction, one for the next in line to see
+it."""
 DRAWN = 32
-"""Places of those who do not know one another: of sixteen at once, one or two draw the first that is taken."""
+"""Number of places from which accounts draw: of sixteen at once, one or two draw the first place that is taken."""
 SLACK_SHARE = 0.5
-"""The share that waiting for turns may take of the time that a thing can wait."""
+"""The largest share of the available time that waiting for turns may take."""
 KEPT = 4096
-"""Subjects of which the first look is remembered."""
+"""Number of subjects whose first poll is remembered."""
 
 
 def place_of(subject: bytes, me: Address, known: Collection[Address] = ()) -> int:
@@ -36,22 +38,23 @@ def place_of(subject: bytes, me: Address, known: Collection[Address] = ()) -> in
 
 
 class Turns:
-    """One account's turns."""
+    """Decides when it is one account's turn."""
 
     def __init__(self, me: Address, clock: Callable[[], float] = time.monotonic) -> None:
         self._me = me
         self._clock = clock
         self._seen: dict[bytes, tuple[float, Seconds]] = {}
-        """The first look at each subject, by this machine's clock and in chain time."""
+        """By subject: the machine time and the chain time of its first poll."""
 
     def mine(
         self, subject: bytes, since: float | None, now: Seconds, known: Collection[Address] = (),
         turn: float = TURN_SECONDS,
     ) -> bool:  # fmt: skip
-        """Tells if it is this account's turn with a thing that could be done `since`, in chain time; None: since its
-        first look.
+        """Tells if it is this account's turn with a thing that has been possible `since` that chain time; None: since
+        its first poll.
 
-        A chain whose time stands still until somebody sends something gives nobody a turn: there this machine's does.
+        A chain whose time stands still until somebody sends a transaction would give nobody a turn, so this machine's
+        time counts as well.
         """
         wait = turn * place_of(subject, self._me, known)
         while len(self._seen) > KEPT:

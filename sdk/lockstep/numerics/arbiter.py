@@ -48,7 +48,7 @@ class ReferenceArbiter:
         openings: tuple[Opening, ...],
         staged: int = 0,
     ) -> int:
-        """The words of a map's next tensor operands, added to those staged before."""
+        """Adds the words of a map's next tensor operands to those staged before."""
         return stage(statement, op, Op.decode(descriptor), element, openings, staged)
 
     def combine(self, mode: int, words: bytes) -> int:

@@ -20,7 +20,7 @@ DTYPES: dict[int, np.dtype[Any]] = {F32: np.dtype("<f4"), I32: np.dtype("<i4")}
 
 @dataclass(frozen=True)
 class StepContext:
-    """The context of a step: its inputs beside the state."""
+    """The inputs of a step beside its state: seed, round, slot and t."""
 
     seed: bytes
     """32 bytes: the round's randomness."""
@@ -31,7 +31,7 @@ class StepContext:
 
     def __post_init__(self) -> None:
         if len(self.seed) != 32:
-            raise UsageError(f"a seed of {len(self.seed)} bytes", hint="a seed is 32 bytes")
+            raise UsageError(f"the seed has {len(self.seed)} bytes", hint="give a seed of 32 bytes")
         if not all(0 <= word < 1 << 32 for word in self.words):
             raise UsageError(f"context {self.words}", hint="round, slot and t are 32-bit unsigned integers")
 
@@ -45,7 +45,7 @@ def to_array(header: TensorHeader, data: bytes | memoryview) -> Array:
     """A tensor's committed bytes as a read-only array of its shape."""
     if len(data) != 4 * header.elements:
         raise PayloadInvalid(
-            f"{len(data)} bytes for a tensor of shape {header.shape}", hint=f"{4 * header.elements} bytes are due"
+            f"a tensor of shape {header.shape} has {len(data)} bytes", hint=f"give {4 * header.elements} bytes"
         )
     return np.frombuffer(data, DTYPES[header.dtype]).reshape(header.shape)
 
@@ -70,4 +70,4 @@ def const(array: Array) -> Const:
     for dtype, name in DTYPES.items():
         if array.dtype == name:
             return Const(TensorHeader(dtype, array.shape), to_bytes(array))
-    raise UsageError(f"a constant of dtype {array.dtype}", hint="constants are float32 or int32")
+    raise UsageError(f"a constant has dtype {array.dtype}", hint="use float32 or int32")

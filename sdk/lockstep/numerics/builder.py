@@ -85,7 +85,7 @@ class Tensor:
     def reshape(self, *shape: int) -> Tensor:
         """The same elements in row-major order; of a contiguous view only."""
         if self.strides != row_major(self.shape):
-            raise ProgramInvalid("a reshape of a strided view", hint="copy it with a map first")
+            raise ProgramInvalid("a strided view cannot be reshaped", hint="copy it with a map first")
         if _product(shape) != _product(self.shape):
             raise ProgramInvalid(f"{self.shape} does not reshape to {shape}", hint="the number of elements stays")
         return self._with(shape, row_major(shape))
@@ -145,7 +145,7 @@ class Expression:
         return self.imm(int.from_bytes(struct.pack("<f", value), "little"))
 
     def i32(self, value: int) -> int:
-        """An integer immediate."""
+        """Adds an integer immediate; returns its register."""
         return self.imm(value)
 
     def apply(self, op: Opcode, *registers: int) -> int:
@@ -219,10 +219,10 @@ class ProgramBuilder:
         dtype: int | None = None,
         name: str = "",
     ) -> Tensor:
-        """An expression of its operands (broadcast to `extents`) at each element.
+        """Adds a map: an expression of its operands (broadcast to `extents`) at each element.
 
-        `instrs` is a sequence, or a function of an Expression and the operands' registers; none: the last operand.
-        `dtype` defaults to the last operand's.
+        `instrs` is a sequence, or a function of an Expression and the operands' registers; without instructions the
+        result is the last operand. `dtype` defaults to the last operand's.
         """
         extents = tuple(extents)
         views = tuple(t.expand(*extents).view() for t in operands)
@@ -337,7 +337,7 @@ class ProgramBuilder:
             return Alias(Alias.OP_KIND, t.index)
         if t.tag == Tag.STATE and t == self.input(t.index):
             return Alias(Alias.STATE_KIND, t.index)
-        raise ProgramInvalid("an output that is a view", hint="outputs are whole ops or inputs: copy it with a map")
+        raise ProgramInvalid("an output is a view", hint="outputs are whole ops or inputs: copy the view with a map")
 
     def _fold(
         self, mode: Fold, dtype: int, extents: tuple[int, ...], k: int, views: Sequence[View], name: str

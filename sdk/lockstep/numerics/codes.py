@@ -56,7 +56,7 @@ def magnitude(words: Sequence[int]) -> int:
 
 
 def packed(codes: Sequence[int]) -> int:
-    """A word of four codes, the first one in its lowest bits."""
+    """Packs four codes into a word, the first one in its lowest bits."""
     return sum((code & 0xFF) << 8 * j for j, code in enumerate(codes))
 
 

@@ -48,12 +48,13 @@ class Entry:
         return self._read(cache_directory())
 
     def find(self) -> Path | None:
-        """`read`, as a file for a loader, which ignores what stands behind the code."""
+        """Returns the file of the cached code for a loader, or None; the loader ignores the bytes after the code."""
         folder = cache_directory()
         return None if self._read(folder) is None else self._place(folder)
 
     def make(self, make: Make) -> bytes:
-        """The code, made unless the cache has it; raises DoctorError if that cannot be, and what `make` raises.
+        """Returns the code, compiled by `make` unless the cache has it; raises DoctorError if the cache cannot be used,
+        and the errors of `make`.
 
         Of several processes one makes it, and the others wait; one that dies leaves nothing that is ever read.
         """
@@ -112,8 +113,8 @@ class Entry:
 
 
 def entries() -> list[tuple[Path, int, float]]:
-    """(file, bytes, last use) of all code in the cache, what was used last first; raises DoctorError if it is not the
-    user's alone."""
+    """Returns (file, bytes, last use) of all code in the cache, most recently used first; raises DoctorError unless the
+    cache belongs to the user alone."""
     return _found(cache_directory())
 
 
@@ -146,7 +147,8 @@ def _sweep(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path, turn: str, wait: bool = True) -> Iterator[None]:
-    """One maker at a time; the lock ends with its holder, however that ends."""
+    """Holds the lock under which one process at a time compiles; it is released when the process ends, however that
+    is."""
     try:
         file = (folder / f"lock-{turn}").open("w")
     except OSError as error:

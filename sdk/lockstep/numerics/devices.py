@@ -113,7 +113,7 @@ def examine(device: str, threads: int = 1) -> Examined:
 
 
 def present() -> list[str]:
-    """The devices of this machine, the processor first; the emulated one is left out."""
+    """Returns the names of this machine's devices, the processor first, without the emulated one."""
     from lockstep.numerics.cuda import count_devices
 
     try:
@@ -157,7 +157,7 @@ def _step(executable: CudaExecutable, state: DeviceState, context: StepContext) 
 
 
 def _memory(device: str) -> tuple[int, int]:
-    """(all, free) bytes."""
+    """Returns (total, free) bytes of memory."""
     if device == "cpu":
         held = memory()
         return held.total, held.available

@@ -171,7 +171,8 @@ class Executable:
         entries = self.program.inputs
         if len(state) != len(entries):
             raise PayloadInvalid(
-                f"a state of {len(state)} tensors", hint=f"the Program takes {len(entries)} (None for an EMPTY one)"
+                f"the state has {len(state)} tensors",
+                hint=f"the Program takes {len(entries)} (None for an EMPTY entry)",
             )
         return state
 

@@ -57,7 +57,7 @@ def mode_of(asked: str | None) -> str:
 
 
 def _within(most: int, expressions: Iterable[LoopExpression]) -> set[LoopExpression]:
-    """The first of the expressions whose functions cost no more than that together."""
+    """Returns as many of the first expressions as have functions of no more than this cost together."""
     kept: set[LoopExpression] = set()
     for expression in expressions:
         most -= loops.cost(expression)
@@ -91,7 +91,7 @@ class Fusion:
             self._attach()
 
     def before_run(self) -> None:
-        """Takes up a library that is there; on the second run starts to build one."""
+        """Before a run: attaches a compiled library if there is one; on the second run, starts to build one."""
         if self.compiled or not self._found:
             return
         self._runs += 1

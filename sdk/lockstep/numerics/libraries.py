@@ -82,7 +82,7 @@ class BuildRecipe:
 
 
 def cached(recipe: BuildRecipe) -> ctypes.CDLL | None:
-    """The library if it was built before and is what was written then."""
+    """Loads a library from the cache, if it was built before and is intact."""
     place = recipe.entry.find()
     try:
         return None if place is None else ctypes.CDLL(str(place))
@@ -91,7 +91,8 @@ def cached(recipe: BuildRecipe) -> ctypes.CDLL | None:
 
 
 def build(recipe: BuildRecipe, *, nice: bool = False) -> ctypes.CDLL:
-    """The library, compiled (`nice`: behind all other work) unless the cache has it; DoctorError if that cannot be."""
+    """Loads a library, compiled unless the cache has it, with low priority if `nice`; raises DoctorError if it cannot
+    be compiled."""
     if (why := _failed.get(recipe.key)) is not None:
         raise _uncompiled(recipe, why)
     recipe.entry.make(lambda room: _compile(recipe, room, nice))

@@ -138,7 +138,7 @@ _LEVEL = {"U": _UNIFORM, "B": _ROW, "C": _ELEMENT, "I": _ELEMENT}
 
 @cache
 def float_source() -> str:
-    """kernels/f32.hpp as it is installed."""
+    """Returns the text of the installed kernels/f32.hpp."""
     return (Path(__file__).parent / "kernels/f32.hpp").read_text().replace("#pragma once", "")
 
 

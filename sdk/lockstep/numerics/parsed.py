@@ -166,7 +166,7 @@ class ParsedProgram:
         return found
 
     def peak(self, asked: set[int], kept: set[int]) -> int:
-        """Words of the outputs that lie beside each other at most, without those that are kept."""
+        """Returns the most words of outputs that are alive at the same time, without those that are kept."""
         last = self.last_readers(asked)
         now = most = 0
         for i in sorted(asked):

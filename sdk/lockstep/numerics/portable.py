@@ -34,12 +34,12 @@ _JOIN: dict[int, Callable[[Words, Words], Words]] = {
 
 
 def best_isa() -> str:
-    """The only path that there is."""
+    """Returns the name of the only code path of the portable executor."""
     return NAME
 
 
 def paths() -> list[str]:
-    """The only one."""
+    """Returns the name of the only path."""
     return [NAME]
 
 
@@ -110,7 +110,7 @@ def group_products(a: Words, b: Words, scale_a: Words, scale_b: Words) -> Words:
 
 
 def bytes_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Sequence[int]) -> tuple[int, int, int]:
-    """(arena, results, what a game holds in their place), in bytes."""
+    """Returns the bytes of (arena, results, the outputs that a game keeps instead of these)."""
     program = ParsedProgram(header, descriptors, const_elements)
     everything = set(range(len(program.ops)))
     temporary = 64 * BLOCK
@@ -220,18 +220,18 @@ class Executor:
         return [found.get(i) for i in range(len(self._program.ops))]
 
     def rest(self) -> None:
-        """Nothing is kept from run to run."""
+        """Does nothing: this executor keeps nothing from run to run."""
 
     def loops(
         self,
     ) -> list[
         tuple[int, tuple[tuple[str, int], ...], tuple[tuple[int, int, int, int, int], ...], tuple[int, ...], bool]
     ]:
-        """None: nothing here runs compiled code."""
+        """Returns an empty list: the portable executor runs no compiled code."""
         return []
 
     def attach(self, loop: int, address: int, path: str) -> bool:
-        """There is no loop to attach to."""
+        """Raises ValueError: this executor has no loop to which a library can be attached."""
         raise ValueError("no such loop")
 
     def _as_array(self, i: int, words: Words) -> npt.NDArray[Any]:

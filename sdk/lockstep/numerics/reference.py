@@ -183,7 +183,7 @@ def _concat(op: Op, o: Coordinates, operands: Operands) -> Word:
 
 
 def _quant(op: Op, o: Coordinates, at: int, operands: Operands) -> Word:
-    """A word of four codes, or the scale of a group."""
+    """Computes a word of four codes, or the scale of a group."""
     view, k_terms = op.views[0], op.k_extents[0]
     size = CODES * op.p0
     first = size * (o[-1] // op.p0 if op.gives_codes else o[-1])
@@ -224,7 +224,7 @@ def drawn_row(seed: bytes, context: tuple[int, int, int], j: int, rows: int) -> 
 
 def _draw(op: Op, o: Coordinates, operands: Operands) -> Word:
     if operands.dataset is None:
-        raise Mismatch("a draw without a dataset", hint="fetch the job's dataset first")
+        raise Mismatch("a draw has no dataset", hint="fetch the job's dataset first")
     j, column = o
     row = drawn_row(operands.seed, operands.context, op.p0 + j, operands.dataset.rows)
     return operands.dataset.word(row, column)

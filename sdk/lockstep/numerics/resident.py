@@ -28,7 +28,7 @@ class Resident(Sequence[Array | None], Generic[_T]):
         self, where: object, layout: Sequence[TensorHeader | None], tensors: Sequence[_T | None],
         copy: Callable[[_T], Array], root: Callable[[], StateRoot],
     ) -> None:  # fmt: skip
-        """`where`: the device. `copy` reads a tensor of it, `root` hashes them all there."""
+        """`where` is the device, `copy` reads a tensor from it, and `root` hashes the whole state there."""
         self.where = where
         self.tensors = tuple(tensors)
         self._layout, self._copy, self._root = tuple(layout), copy, root

@@ -34,7 +34,7 @@ _Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, order=True)
 class WrongWord:
-    """A word that is not what its operands give."""
+    """A word that differs from the one that its operands give."""
 
     op: int
     element: int
@@ -96,7 +96,7 @@ class _Sampler:
                     self._readers[view.index].append((i, operand))
 
     def visit(self, i: int, words: Words) -> None:
-        """Keep what later ops read of op i, and judge its own sampled elements."""
+        """Keeps the words of op i that later ops read, and checks its own sampled elements."""
         for reader, operand in self._readers[i]:
             at = self._positions(reader, operand)
             if at is not None:
@@ -112,7 +112,7 @@ class _Sampler:
             self._words.pop((i, operand), None)
 
     def look_up(self, i: int, words: Words) -> None:
-        """Judge the gathers that read op i."""
+        """Checks the gathers that read op i."""
         for one in self.tables.get(i, ()):
             due = np.where(one.inside, words[np.where(one.inside, one.at, 0)], np.uint32(0))
             self._judge(one.gather, due, one.got)
@@ -190,7 +190,7 @@ class _Sampler:
         return self._start(i, op.views[1]) + np.where(inside, rows, 0) * op.p1, inside
 
     def _due(self, i: int, op: Op) -> Words:
-        """The sampled elements of op i, from its operands."""
+        """Returns the expected words of op i's sampled elements, computed from its operands."""
         if op.kind == Kind.FOLD and op.mode != Fold.QDOT:
             terms = [self._operand(i, operand) for operand in range(len(op.views))]
             return portable.folded(op, terms[0], terms[1] if op.mode == Fold.DOT else None)

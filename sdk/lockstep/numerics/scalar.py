@@ -332,7 +332,7 @@ def ile(a: int, b: int) -> int:
 
 
 def ieq(a: int, b: int) -> int:
-    """1 if the words are the same, else 0."""
+    """Returns 1 if the words are equal, else 0."""
     return int(a == b)
 
 

@@ -65,13 +65,13 @@ def _dtype(array: Array) -> int:
     for dtype, name in DTYPES.items():
         if array.dtype == name:
             return dtype
-    raise Mismatch(f"a tensor of dtype {array.dtype}", hint="state tensors are float32 or int32")
+    raise Mismatch(f"a state tensor has dtype {array.dtype}", hint="state tensors are float32 or int32")
 
 
 def layout_root(layout: Sequence[TensorHeader | None], state: Sequence[Array | None], threads: int = 1) -> StateRoot:
     """The Merkle root over a state's tensors, which must be those of the layout; raises Mismatch."""
     if len(layout) != len(state):
-        raise Mismatch(f"a state of {len(state)} entries", hint=f"the layout has {len(layout)}")
+        raise Mismatch(f"the state has {len(state)} entries", hint=f"the layout has {len(layout)}")
     return state_root(entry_roots(layout, state, threads))
 
 
@@ -100,7 +100,7 @@ class HashedContents:
 
     @property
     def header(self) -> TensorHeader:
-        """dtype and shape."""
+        """The tensor's dtype and shape."""
         return TensorHeader(_dtype(self.array), self.array.shape)
 
     @cached_property
@@ -122,12 +122,14 @@ class HashedContents:
         """The bytes of one leaf."""
         words = self.words[LEAF_ELEMENTS * index : LEAF_ELEMENTS * (index + 1)]
         if index < 0 or not len(words):
-            raise NotFoundError(f"leaf {index} of a tensor of {self.header.leaves}", hint="leaves count from 0")
+            raise NotFoundError(
+                f"there is no leaf {index} in a tensor of {self.header.leaves} leaves", hint="leaves count from 0"
+            )
         return words.tobytes()
 
 
 class Made(Protocol):
-    """The outputs of one transition's ops, made when they are asked for."""
+    """The outputs of one transition's ops, computed on access."""
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
@@ -260,14 +262,14 @@ class StepTrace:
         return HashedContents(array)
 
     def dataset(self) -> HashedContents:
-        """The job's dataset."""
+        """Returns the job's dataset; raises NotFoundError if the step has none."""
         if self.rows is None:
             raise NotFoundError("this step has no dataset", hint="materialise it with the job's dataset")
         return HashedContents(self.rows)
 
     def partials(self, op: int, element: int, group: int | None = None) -> list[int]:
-        """One level of a fold's partials as a game shows them, as words: those of all its chunks, or of its groups if
-        they are more than 512 (`group` None), or those that combine to its `group`-th group's."""
+        """Returns one level of a fold's partials, as words: those of all its chunks (or, with `group` None and more
+        than 512, those of its groups), or those of the chunks in one group."""
         descriptor = self.program.ops[op]
         chunks = [int(word) for word in self.chunk_results(op, element)]
         if not descriptor.is_grouped:
@@ -353,9 +355,9 @@ def materialise(
     dataset: Array | None = None,
     instead: Callable[[DeviceFailed], Executable] | None = None,
 ) -> StepTrace:
-    """One transition, computed as far as it is asked for; `instead` gives what goes on where a device fails.
+    """Materialises one transition lazily; if a device fails, the executable that `instead` returns continues.
 
-    What is asked for raises what `Executable.run` raises.
+    Accessing a part raises the errors of `Executable.run`.
     """
     before = tuple(state)
     made = Recomputed(executable, before, context, dataset, instead)

@@ -79,7 +79,7 @@ def _check_live(program: Program) -> None:
     for i in reversed(range(len(program.ops))):
         # INVARIANT: every op leads to the output state.
         if i not in live:
-            raise _named(program, i, "it is dead: no output depends on it", "remove it: it would be work for nobody")
+            raise _named(program, i, "it is dead: no output depends on it", "remove the op, whose result nothing uses")
         live.update(view.index for view in program.ops[i].views if view.tag == Tag.OP)
 
 
@@ -91,7 +91,7 @@ class JobTerms(rules.Shapes, Protocol):
 
     @property
     def row_length(self) -> int:
-        """Columns of the dataset."""
+        """Tokens in a row of the dataset."""
 
 
 def check_schedule(step: Program, encode: Program, merge: Program, params: JobTerms) -> None:

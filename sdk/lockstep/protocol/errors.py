@@ -168,7 +168,7 @@ class GuardRefused(LockstepError):
 
 
 class Unreachable(LockstepError):
-    """Nobody answered. Unreachable is never missing and never failed."""
+    """A store, a chain or a server did not answer, which does not mean that data is missing or that a call failed."""
 
     code = "unreachable"
     exit_code = 9

@@ -270,7 +270,8 @@ def _words(group: SpecRef | Genesis | RoundSchedule | Windows | Merging | Pricin
 
 
 def word(value: bytes | int | str) -> bytes:
-    """One ABI word: bytes32 as it is, an unsigned integer big-endian, an address padded on the left."""
+    """Encodes a value as one ABI word: bytes32 unchanged, an unsigned integer big-endian, an address padded on the
+    left."""
     if isinstance(value, bytes):
         if len(value) != 32:
             raise ValueError(f"{len(value)} bytes for a bytes32")
@@ -361,7 +362,7 @@ class Round:
 
 @dataclass
 class Claim:
-    """One claim as stored; what it says is its `Body`."""
+    """One claim as stored; its `Body` has the claimed roots."""
 
     job: JobId = NO_JOB
     worker: Address = ZERO_ADDRESS
@@ -400,13 +401,13 @@ class Body:
 
     @property
     def words(self) -> tuple[Digest, Digest, Digest]:
-        """As a game shows them of the claim that a carry comes from."""
+        """The three words that a game shows of the claim from which a carry comes."""
         return Digest(self.trace_root), Digest(self.out), Digest(self.out2)
 
 
 @dataclass(frozen=True)
 class Reveal:
-    """A worker's commitment, opened."""
+    """The arguments that open a worker's commitment."""
 
     body: Body
     nonce: Digest
@@ -422,7 +423,7 @@ class Reveal:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Bit s of `mask`: the speaker fetched and decoded slot s's payload."""
+    """A signed availability attestation: bit s of `mask` says that the speaker fetched and decoded slot s's payload."""
 
     who: int
     """s: the owner of slot s; 64 + i: the round's i-th drawn witness."""
@@ -433,7 +434,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class GameTerms:
-    """The terms that a game takes from the market when it opens."""
+    """The terms that the market gives a game when it opens."""
 
     defender: Address
     transitions: int

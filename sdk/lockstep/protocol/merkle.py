@@ -35,7 +35,7 @@ def leaf(data: bytes) -> Digest:
 
 
 def node(left: bytes, right: bytes) -> Digest:
-    """SHA256(0x01 ‖ left ‖ right)."""
+    """Hashes two children into their parent: SHA256(0x01 ‖ left ‖ right)."""
     return Digest(sha256(b"\x01" + left + right).digest())
 
 
@@ -74,7 +74,7 @@ def levels(leaves: Sequence[bytes], depth: int | None = None) -> list[list[Diges
 
 
 def node_at(tree_levels: Sequence[Sequence[Digest]], height: int, index: int) -> Digest:
-    """The node `height` levels above the leaves, Z_height where `levels` left it out."""
+    """Returns the node `height` levels above the leaves; Z_height if it is beyond the end of its level."""
     level = tree_levels[height]
     return level[index] if index < len(level) else EMPTY[height]
 

@@ -1,1 +1,1 @@
-"""Parts of a process that takes part: its party to the chain, guard, sender, back-off, executors, logs and metrics."""
+"""Parts of a market process: its party on chain, guard, transaction sender, back-off, executors, logs and metrics."""

@@ -9,10 +9,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Backoff(Generic[Key]):
-    """The delays of keys that failed. The clock is the caller's: the chain's seconds, or this machine's."""
+    """Tracks the delay of each key that failed. The caller's clock may count chain seconds or machine seconds."""
 
     def __init__(self, first: float, most: float | None = None) -> None:
-        """The delay is `first` seconds, and at most `most` if a key fails again; always `first` without it."""
+        """The delay is `first` seconds; it doubles with each failure up to `most`, or stays `first` without `most`."""
         self._first = first
         self._most = first if most is None else most
         self._delays: dict[Key, tuple[float, float]] = {}
@@ -24,9 +24,9 @@ class Backoff(Generic[Key]):
         return now < until
 
     def failed(self, key: Key, now: float, *, at_most: float | None = None) -> None:
-        """Record a failure: the delay doubles.
+        """Records a failure: the delay doubles.
 
-        With `at_most` the delay is no longer than that, and this failure does not lengthen the next one.
+        `at_most` bounds this delay, and then this failure does not lengthen the next one.
         """
         _, last = self._delays.get(key, (now, self._first / 2))
         delay = min(2 * last, self._most)

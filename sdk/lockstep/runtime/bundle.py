@@ -1,7 +1,7 @@
-"""A support bundle: what somebody who helps must see of a program and its home, and nothing that is secret.
+"""A support bundle: the facts about a program and its home that a supporter needs, without secrets.
 
-Everything is collected by name: no file of the home is copied. Whatever goes in passes a `Cleaner`, which takes out the
-keys and the password of the home in every spelling, and of URLs all but scheme, host and port.
+Everything is collected by name: no file of the home is copied. All of it passes a `Cleaner`, which removes the home's
+keys and password in every spelling, and everything of a URL but scheme, host and port.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ PACKAGES = (
     "cuda-bindings",
 )  # fmt: skip
 OUTBOX_COLUMNS = ("key", "nonce", "label", "recipient", "value", "gas", "tip", "max_fee", "hashes", "state", "receipt")
-"""Not the signed bytes, and not the data."""
+"""The outbox columns in a bundle; signed bytes and call data are left out."""
 FOLDER = "lockstep-support"
 LEAST_CHARACTERS = 4
-"""A shorter spelling would take words out that are none."""
+"""Shorter spellings of a secret are not searched for: they would match ordinary words."""
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^/\s\"'<>\\)\]}][^\s\"'<>\\)\]}]*", re.IGNORECASE)
 Part = Callable[[], Any]
 """A function that returns one file of the bundle: its text, or a value that becomes JSON."""
@@ -49,7 +49,7 @@ Part = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Cleaner:
-    """Takes out of a text what must not leave the machine."""
+    """Removes secrets from a text."""
 
     spelled: frozenset[str]
     """Every secret, in each spelling of LEAST_CHARACTERS or more."""
@@ -74,7 +74,7 @@ class Cleaner:
         return Cleaner(frozenset(text for text in spelled if len(text) >= LEAST_CHARACTERS))
 
     def clean(self, text: str) -> str:
-        """The text without secrets, and without what a URL may hold beside its host."""
+        """Returns the text without secrets, and with no part of a URL beyond its host."""
         text = scrubbed(text)
         for secret in sorted(self.spelled, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
@@ -82,10 +82,10 @@ class Cleaner:
 
 
 def write(path: Path, parts: Mapping[str, Part], cleaner: Cleaner) -> list[dict[str, Any]]:
-    """The bundle, whole or not at all, mode 0600; returns {name, bytes, error} of each file.
+    """Writes the bundle atomically with mode 0600; returns {name, bytes, error} of each file.
 
-    A part that fails is in it by its error: a bundle is for when something does not work. Raises UsageError if the
-    file exists or cannot be written.
+    A part that fails is replaced by its error, since bundles are made when something does not work. Raises UsageError
+    if the file exists or cannot be written.
     """
     files, listed = dict[str, bytes](), list[dict[str, Any]]()
     for name, part in parts.items():
@@ -97,7 +97,7 @@ def write(path: Path, parts: Mapping[str, Part], cleaner: Cleaner) -> list[dict[
     try:
         # One that was there is never written over.
         if path.exists():
-            raise FileExistsError(EEXIST, "it exists")
+            raise FileExistsError(EEXIST, "the file exists")
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
             for name, data in files.items():
@@ -139,7 +139,7 @@ def versions() -> dict[str, Any]:
 
 
 def settings_of(settings: Settings) -> dict[str, Any]:
-    """Every setting; of URLs the host alone, of the password the file's name."""
+    """Returns every setting; URLs are reduced to their host, and the password to the name of its file."""
     shown = {name: value for name, value in settings.__dict__.items() if name not in ("rpc", "rpc_check")}
     for name in ("storage", "coordinator"):
         if not shown[name].startswith(("dir://", "/ip4/", "/ip6/", "/dns")):
@@ -148,7 +148,7 @@ def settings_of(settings: Settings) -> dict[str, Any]:
 
 
 def outbox_of(settings: Settings) -> list[dict[str, Any]]:
-    """Every transaction that the home sent, without its bytes."""
+    """Returns every transaction that the home sent, without its bytes."""
     path = settings.home_path / OUTBOX
     if not path.exists():
         return []
@@ -158,7 +158,7 @@ def outbox_of(settings: Settings) -> list[dict[str, Any]]:
 
 
 def notes_of(settings: Settings) -> str:
-    """Returns the program's last notes about itself."""
+    """Returns the text of the home's notes.json, in which a program notes its own state; "{}" if it cannot be read."""
     try:
         return (settings.home_path / "notes.json").read_text(errors="replace")
     except OSError:
@@ -166,7 +166,7 @@ def notes_of(settings: Settings) -> str:
 
 
 def heads_of(settings: Settings) -> list[dict[str, Any]]:
-    """The latest block, of every endpoint by itself."""
+    """Returns the latest block of each RPC endpoint."""
     chain_id, found = Addresses.load(settings.deployment).chain_id, []
     for url in urls_of(f"{settings.rpc},{settings.rpc_check}"):
         try:
@@ -179,7 +179,7 @@ def heads_of(settings: Settings) -> list[dict[str, Any]]:
 
 
 def tail(path: Path, lines: int) -> str:
-    """The last lines of a log."""
+    """Returns the last lines of a log file."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

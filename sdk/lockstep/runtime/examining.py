@@ -1,10 +1,10 @@
-"""Checks before a process starts, made one by one: key, home, chain, contracts, store, money, machine.
+"""Checks before a process starts: key, home, chain, contracts, store, money, machine.
 
     results = Examination(settings, "worker").run()
     [result.line() for result in results]
 
-Nothing is changed but for sixteen bytes in the store. A check whose ground is missing (no chain: no contracts) is left
-out, since its failure would say nothing new.
+They change nothing except that they write sixteen bytes to the store. A check whose precondition failed (no chain: no
+contracts) is skipped, since its failure would add no information.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ MEMORY_BYTES = 512 << 20
 SKEW_SECONDS = 60
 """The most that the latest block may be ahead of this machine's clock."""
 STALE_SECONDS = 900
-"""An older latest block is one of a node that does not follow the chain."""
+"""Age of the latest block above which the node counts as not following the chain."""
 TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Result:
-    """One check."""
+    """The result of one check."""
 
     check: str
     ok: bool
@@ -70,17 +70,17 @@ class Result:
     hint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Returns the result as JSON."""
         return {"check": self.check, "ok": self.ok, "message": self.message, "hint": self.hint}
 
     def line(self) -> str:
-        """As people read it."""
+        """Returns the result as a line of text, with the hint on a second line if the check failed."""
         head = f"{'ok    ' if self.ok else 'FAILED'}  {self.check}: {self.message}"
         return head if self.ok or not self.hint else f"{head}\n        {self.hint}"
 
 
 def checked(name: str, run: Callable[[], str]) -> Result:
-    """A check that is run: what it says, or why it failed."""
+    """Runs a check; returns its message, or its error's message and hint."""
     try:
         return Result(name, True, run())
     except LockstepError as error:
@@ -88,7 +88,7 @@ def checked(name: str, run: Callable[[], str]) -> Result:
 
 
 class Examination:
-    """The checks of one role."""
+    """Runs the checks of one role."""
 
     def __init__(self, settings: Settings, role: str) -> None:
         self._settings = settings
@@ -98,7 +98,7 @@ class Examination:
         self._w3: Web3 | None = None
 
     def run(self, *more: tuple[str, Callable[[], str]]) -> list[Result]:
-        """Every check, with `more` of the role's own at the end."""
+        """Runs every check, and the role's own checks (`more`) at the end."""
         results = [
             checked("home", self._home),
             checked("key", self._key),
@@ -168,7 +168,7 @@ class Examination:
         found = memory()
         if found.available < MEMORY_BYTES:
             raise DoctorError(
-                f"{readable(found.available)} of memory are available", f"leave it {readable(MEMORY_BYTES)} at least"
+                f"{readable(found.available)} of memory are available", f"free at least {readable(MEMORY_BYTES)}"
             )
         return f"{readable(found.available)} of {readable(found.total)} are available"
 
@@ -178,7 +178,7 @@ class Examination:
             place = place.parent
         free = shutil.disk_usage(place).free
         if free < DISK_BYTES:
-            raise DoctorError(f"{readable(free)} are free at {place}", f"leave it {readable(DISK_BYTES)} at least")
+            raise DoctorError(f"{readable(free)} are free at {place}", f"free at least {readable(DISK_BYTES)}")
         return f"{readable(free)} are free at {place}"
 
     # -- what it reaches
@@ -261,8 +261,10 @@ class Examination:
             market, block = account(found["market"], "market"), either(nothing, whole(0, U64))(found["block"], "block")
         except (Malformed, UsageError, LookupError, TypeError) as error:
             raise Unreachable(
-                f"it does not answer as a coordinator does: {error}", "check the URL; a process works without one, too"
+                f"its answer is not a coordinator's: {error}", "check the URL; a process works without one, too"
             ) from error
         if self._addresses is not None and market.lower() != self._addresses.market.lower():
-            raise Mismatch(f"it is of market {market}", "name the coordinator of this deployment")
+            raise Mismatch(
+                f"the coordinator serves another market, {market}", "name the coordinator of this deployment"
+            )
         return f"it is at block {block}"

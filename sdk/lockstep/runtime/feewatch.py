@@ -1,4 +1,5 @@
-"""Transactions that wait since the network's fee is above `max_fee`: told when they begin to, and when none does."""
+"""Reports transactions that wait because the network's fee is above `max_fee`: when the first waits, and when none
+does."""
 
 from __future__ import annotations
 
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
     from lockstep.chain.outbox import Outbox
 
 HINT = "raise max_fee in networks.toml or LOCKSTEP_MAX_FEE, or wait: it is sent once the base fee is lower"
-"""Advice to who has set the bound."""
+"""Advice for the operator who has set the bound."""
 
 log = structlog.get_logger(__name__)
 
 
 @contextmanager
 def waiting_for_fee() -> Iterator[None]:
-    """Passes over what the bound on fees holds back: the next look sends it, a `FeeWatch` tells it."""
+    """Suppresses the error of a transaction that the fee bound holds back: a later poll sends it, a `FeeWatch` reports
+    it."""
     try:
         yield
     except TryLater as error:
@@ -34,7 +36,7 @@ def waiting_for_fee() -> Iterator[None]:
 
 
 class FeeWatch:
-    """One process's record of what its bound on fees holds back. The clock is this machine's."""
+    """Tracks the transactions that one process's fee bound holds back, by this machine's clock."""
 
     def __init__(
         self, outbox: Outbox, tell: Callable[..., None], clock: Callable[[], float] = time.monotonic,
@@ -49,9 +51,10 @@ class FeeWatch:
         self._head: object = None
 
     def look(self, head: object) -> str:
-        """Returns the transactions that wait and why; "" if none waits for that reason. Raises Unreachable.
+        """Returns a message about the transactions that the fee bound holds back; "" if there are none. Raises
+        Unreachable.
 
-        The chain is asked once a head, and not at all while nothing waits to be mined.
+        The chain is asked once for each head, and not at all while no transaction waits to be mined.
         """
         if head == self._head:
             return self._vitals.held

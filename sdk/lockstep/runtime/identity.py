@@ -1,7 +1,7 @@
 """A node's identity: the ed25519 key that signs its requests to coordinators.
 
-The key is no money: it only proves that a request comes from the node that a staking account registered on chain
-(`NodeRegistered`). Its file is `lockstep.chain.keys`'s.
+The key controls no money: it only proves that a request comes from the node that a staking account registered on chain
+(`NodeRegistered`). `lockstep.chain.keys` reads and writes its file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NodeKey:
         return bytes(self._signing.verify_key)
 
     def sign(self, message: bytes) -> bytes:
-        """64 bytes of ed25519 (RFC 8032) over `message`."""
+        """Returns the 64-byte ed25519 signature (RFC 8032) of `message`."""
         return self._signing.sign(message).signature
 
     def sign_request(
@@ -60,14 +60,14 @@ class NodeKey:
 
     @staticmethod
     def open(path: Path) -> NodeKey:
-        """Load the key at `path`, making it first if there is none."""
+        """Loads the key at `path`, or creates one if there is none."""
         return NodeKey.load(path) if path.exists() else NodeKey.create(path)
 
 
 def verify_request(signature: RequestSignature, key: bytes, method: str, target: str) -> None:
-    """Raises AuthError `auth.signature` unless `key`, the account's, signed exactly this request.
+    """Raises AuthError `auth.signature` unless `key`, registered by the account, signed exactly this request.
 
-    Time, nonce and the body itself are the caller's to check.
+    The caller checks the time, the nonce and the body itself.
     """
     digest = request_digest(method, target, signature.account, signature.nonce, signature.expires, signature.body)
     # A registered key is 32 bytes of anybody's choice: libsodium refuses some with other errors.

@@ -14,20 +14,21 @@ class IdleSince:
     """
 
     def __init__(self, fresh: bool = True) -> None:
-        """`fresh`: this home has sent nothing yet; then nothing is at stake until something is seen to be.
+        """`fresh` is True if this home has sent nothing yet; then nothing is at stake until the chain shows something.
 
-        Of any other home nobody knows what an earlier process had at stake: until the first look, all of it is.
+        For any other home, an earlier process may have something at stake: until the first look, everything counts as
+        such.
         """
         self._since: float = -inf if fresh else inf
 
     @property
     def always(self) -> bool:
-        """True while nothing was ever seen to be at stake: then there is nothing to wait for."""
+        """True while nothing has ever been at stake, so that a shutdown need not wait."""
         return self._since == -inf
 
     def see(self, at_stake: bool, block: int, before: bool = False) -> None:
-        """Take in whether anything is at stake, by the chain up to this block. `before`: the account has had a stake
-        locked, in this home or another one that had its key."""
+        """Records if anything is at stake on the chain up to this block. `before` is True if the account has ever had a
+        stake locked, in this home or in another one with its key."""
         if at_stake:
             self._since = inf
         elif self._since == inf or (before and self.always):

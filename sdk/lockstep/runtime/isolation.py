@@ -1,4 +1,4 @@
-"""Parts of a loop that end no other part: what goes wrong about one job is logged once, and the loop goes on."""
+"""Isolates the parts of a loop: an error of one is logged once, and the loop continues."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class Isolation:
         self._logged: set[tuple[object, str]] = set()
 
     def run(self, part: Callable[[], None], about: Hashable, **fields: object) -> Exception | None:
-        """Do a part; what it raised, if anything, which is logged once for each `about` and reason, with `fields`.
+        """Runs a part and returns its exception, if any, which is logged with `fields` once for each `about` and
+        reason.
 
-        Raises Unreachable: without chain or disk no part can go on.
+        Raises Unreachable: without chain or disk no part can continue.
         """
         try:
             with room_on_disk():
@@ -35,22 +36,27 @@ class Isolation:
         return None
 
     def log(self, error: Exception, about: Hashable, **fields: object) -> None:
-        """Log an error, unless one of its kind was logged about the same."""
+        """Logs an error, unless one of the same kind was logged for the same `about`."""
         reason = error.code if isinstance(error, LockstepError) else type(error).__name__
         if (about, reason) in self._logged:
             return
         self._logged.add((about, reason))
         if isinstance(error, TryLater):
-            log.warning("tried again later", code=error.code, message=error.message, **fields)
+            log.warning(
+                "work on a job or a game failed for now and is tried again later",
+                code=error.code,
+                message=error.message,
+                **fields,
+            )
         elif isinstance(error, Cancelled):
-            log.info("what runs a job's Programs was ended from here", **fields)
+            log.info("this process stopped the one that runs a job's Programs", **fields)
         elif isinstance(error, LockstepError):
             log.error(
-                "a job or a game failed: the others go on",
+                "work on a job or a game failed: the others continue",
                 code=error.code,
                 message=error.message,
                 hint=error.hint,
                 **fields,
             )
         else:
-            log.error("a bug in the work on one job or game: the others go on", exc_info=error, **fields)
+            log.error("work on a job or a game failed by a bug: the others continue", exc_info=error, **fields)

@@ -1,10 +1,10 @@
-"""Work beside a loop: begun under a key, asked for at a later poll.
+"""Runs work on threads beside a loop: the loop starts it under a key and takes the result at a later poll.
 
     loop:           begin(key, work) ......... take(key) -> the result, once; raises what the work raised
     worker thread:               work()  -> wake()
 
-Every program of the market talks to the chain in one loop; what computes, reads files or waits for strangers is done on
-a worker thread, so that no clock runs out meanwhile.
+Every program of the market talks to the chain in one loop; computing, reading files and waiting for other parties
+happen on worker threads, so that no deadline passes meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class Stopped(Exception):
-    """The work was told to stop."""
+    """Raised in a piece of work that was asked to stop."""
 
 
 def _nothing() -> None:
@@ -27,7 +27,7 @@ def _nothing() -> None:
 
 
 class KeyedExecutor(Generic[Key, Result]):
-    """Worker threads, and the futures of what they work on, by key."""
+    """Runs pieces of work on threads, and holds their futures by key."""
 
     def __init__(self, name: str, wake: Callable[[], None] = _nothing, *, threads: int = 1) -> None:
         """`wake` is called from the worker thread whenever a piece of work ends."""
@@ -38,13 +38,13 @@ class KeyedExecutor(Generic[Key, Result]):
         self._stop = threading.Event()
 
     def begin(self, key: Key, work: Callable[[], Result]) -> None:
-        """Start a piece of work, unless one has this key."""
+        """Starts a piece of work, unless one with this key is there."""
         if key not in self._work:
             self._work[key] = self._pool.submit(work)
             self._work[key].add_done_callback(lambda _: self._wake())
 
     def __contains__(self, key: Key) -> bool:
-        """Returns True if a piece of work has this key: under way, or over and not taken."""
+        """Returns True if a piece of work with this key is running, or finished and not taken."""
         return key in self._work
 
     def __len__(self) -> int:
@@ -60,27 +60,27 @@ class KeyedExecutor(Generic[Key, Result]):
         return key in self._work and self._work[key].done()
 
     def finished(self) -> list[Key]:
-        """The keys whose work can be taken, in the order in which it was begun."""
+        """Returns the keys whose work can be taken, in the order in which it was started."""
         return [key for key in self._work if self.over(key)]
 
     def take(self, key: Key) -> Result | None:
-        """The result, once; None while there is none. Raises what the work raised."""
+        """Returns the result, once; None while there is none. Raises the work's exception."""
         if not self.over(key):
             return None
         self._cancelled.discard(key)
         return self._work.pop(key).result()
 
     def cancel(self, key: Key) -> None:
-        """Tell the work with this key to stop after its step; it is there until it is taken."""
+        """Asks the work with this key to stop after its step; its key stays until it is taken."""
         if key in self._work:
             self._cancelled.add(key)
 
     def go_on(self, key: Key | None = None) -> None:
-        """Called by the work between its steps; raises Stopped once all of it is closed or `key` cancelled."""
+        """Called by the work between its steps; raises Stopped once the executor is closed or `key` is cancelled."""
         if self._stop.is_set() or key in self._cancelled:
             raise Stopped
 
     def close(self, *, wait: bool = True) -> None:
-        """Stop the work after its step, forget what has not begun."""
+        """Stops the work after its step, and drops work that has not started."""
         self._stop.set()
         self._pool.shutdown(wait=wait, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Logs: structlog to stderr, JSON when it is not a terminal; stdout is for events."""
+"""Configures logs: structlog to stderr, as JSON unless that is a terminal; stdout is for events."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from lockstep.base.legible import legible, on_one_line
 from lockstep.base.redaction import scrubbed
 
 NOISY = ("web3", "urllib3", "httpx2", "asyncio", "celery", "kombu", "alembic", "uvicorn.access")
-"""Libraries that tell more than their warnings."""
+"""Libraries of which only warnings are logged."""
 
 
 TRACE = "exception"
-"""The field of a trace, the only one of several lines."""
+"""The field of a stack trace, the only one that may have several lines."""
 RETRIED = "stamina.retry_scheduled"
-"""stamina's event for each retry; dropped: an endpoint that is in back-off after them is logged."""
+"""stamina's event for each retry; dropped, since an endpoint that goes into back-off after them is logged."""
 
 
 def scrub(_logger: object, _name: str, line: Any) -> str:
-    """A processor, the last one: a line without the keys that URLs hold."""
+    """Removes the keys that URLs hold from a line; the last processor."""
     return scrubbed(line)
 
 
 class ScrubbedFormatter(logging.Formatter):
-    """The standard library's messages without the keys that URLs hold."""
+    """Formats the standard library's log records without the keys that URLs hold."""
 
     def format(self, record: logging.LogRecord) -> str:
         return legible(scrubbed(super().format(record)))
 
 
 def spell_controls(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """A processor, before the renderer's colours: no field commands a terminal, or looks like a line of its own."""
+    """Escapes control characters, so that no field commands a terminal or forges a line; runs before the renderer."""
     return {
         name: (legible if name == TRACE else on_one_line)(value) if isinstance(value, str) else value
         for name, value in fields.items()
@@ -42,14 +42,14 @@ def spell_controls(_logger: object, _name: str, fields: structlog.typing.EventDi
 
 
 def drop_retries(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """A processor: no line for each attempt."""
+    """Drops the line that stamina logs for each retry."""
     if fields.get("event") == RETRIED:
         raise structlog.DropEvent
     return fields
 
 
 def only_warnings() -> None:
-    """Send structlog's warnings to stderr as text, and nothing else: the stdout of a command is its answer."""
+    """Sends structlog's warnings to stderr as text and drops all else: a command's stdout is its result."""
     structlog.configure(
         processors=[
             drop_retries,

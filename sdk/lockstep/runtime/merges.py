@@ -1,6 +1,6 @@
-"""Merges of one account: bound before they are told, and claimed where nothing else stands.
+"""Merges of one account: bound in the guard before they are published, and claimed only if no other outputs stand.
 
-The aggregator's and a slot owner's, which succeeds it, are made alike.
+The aggregator and a slot's owner, who merges if the aggregator does not, use the same code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/metrics`, `/healthz` and `/readyz` of a worker or a verifier, on a port of its own machine.
+"""Serves `/metrics`, `/healthz` and `/readyz` of a worker or a verifier on a local port.
 
     the loop      writes numbers into `base.vitals`, and waits for nothing
     the sampler   asks the chain for balances and clocks through a connection of its own, while somebody scrapes
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from lockstep.protocol.types import Address, GameId, Seconds
 
 SAMPLE_SECONDS = 15.0
-"""Between two samples, at least."""
+"""The least time between two samples."""
 PAUSE_SECONDS = 300.0
-"""Whoever looks after a longer pause is not told the sample from before it."""
+"""A scrape that follows the one before it by more than this does not get the old sample."""
 READY_SECONDS = 120.0
-"""A loop that has not gone round for this long is not ready: an outage, or work on its thread."""
+"""A loop without an iteration for this long is not ready: there is an outage, or its thread is busy."""
 REQUEST_SECONDS = 5.0
 LOCKS_READ = 64
-"""Locks whose amounts are asked for in one sample."""
+"""The most locks whose amounts one sample reads."""
 UNIT = 10**18
 
 COUNTERS: dict[str, tuple[str, str | None]] = {
@@ -53,7 +53,7 @@ COUNTERS: dict[str, tuple[str, str | None]] = {
     "steps_trained": ("Training steps computed.", None),
     "claims_replayed": ("Claims replayed.", "verdict"),
 }
-"""By their names without `lockstep_` and `_total`: what they count, and the label."""
+"""By metric name without `lockstep_` and `_total`: the description and the label."""
 GAUGES = {
     "jobs_known": "Jobs of the market that are not over.",
     "jobs_refused": "Open jobs that this process does not take.",
@@ -77,11 +77,11 @@ class MetricSample:
     head: int
     head_time: int
     clock_left: float | None
-    """Seconds to the deadline of the open game that ends first; None: there is none."""
+    """Seconds to the earliest deadline of an open game; None if no game is open."""
 
 
 class Sampler:
-    """Reads an account's money and clocks beside the loop: at the start, and then after whoever looked at the last."""
+    """Samples an account's money and game clocks on a thread: at the start, and after each scrape."""
 
     def __init__(self, read: Callable[[], MetricSample], seconds: float = SAMPLE_SECONDS) -> None:
         self._read = read
@@ -95,16 +95,16 @@ class Sampler:
         self._thread.start()
 
     def look(self) -> MetricSample | None:
-        """Returns the last sample, and a wish for the next; None where there is none, or nobody looked for long.
+        """Returns the last sample and requests the next one; None if there is none, or if the last scrape was long ago.
 
-        While the chain cannot be asked the last one stands: its head grows old, and a game's clock is not forgotten.
+        While the chain does not answer, the last sample stays: its head ages, and a game's clock is not lost.
         """
         paused, self._asked = time.monotonic() - self._asked > PAUSE_SECONDS, time.monotonic()
         self._wanted.set()
         return None if paused else self._last
 
     def close(self) -> None:
-        """Ask no more; a request that is under way is not waited for."""
+        """Stops sampling without waiting for a request in flight."""
         self._stop.set()
         self._wanted.set()
 
@@ -122,7 +122,7 @@ class Sampler:
 
 
 def reader(settings: Settings, me: Address, vitals: Vitals = VITALS) -> Callable[[], MetricSample]:
-    """A function that asks the chain, through a connection of its own."""
+    """Returns a function that samples the chain through a connection of its own."""
     found: list[tuple[Contracts, GameTable]] = []
 
     def read() -> MetricSample:
@@ -152,7 +152,7 @@ def sample(contracts: Contracts, table: GameTable, me: Address, vitals: Vitals) 
 
 
 def _deadline(table: GameTable, game: GameId) -> Seconds | None:
-    """The mover's in a game; None while the node's log is not as far as its state."""
+    """Returns the mover's deadline in a game; None while the node's log is behind its state."""
     try:
         return table.game(game).deadline
     except TryLater:
@@ -160,7 +160,7 @@ def _deadline(table: GameTable, game: GameId) -> Seconds | None:
 
 
 def families(role: str, me: str, vitals: Vitals, sampler: Sampler) -> Iterator[Any]:
-    """Every metric, as prometheus-client takes it."""
+    """Yields every metric in prometheus-client's form."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     def gauge(name: str, what: str, value: float) -> Any:
@@ -203,18 +203,20 @@ def families(role: str, me: str, vitals: Vitals, sampler: Sampler) -> Iterator[A
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """(host, port) of `HOST:PORT` or `PORT`; raises UsageError. Without a host it is this machine's own."""
+    """Parses `HOST:PORT` or `PORT` into (host, port), by default on 127.0.0.1; raises UsageError."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise UsageError(f"metrics is {text!r}", hint="an address to listen on, as 127.0.0.1:9464; nothing: none")
+        raise UsageError(
+            f"metrics is {text!r}", hint="give an address to listen on, such as 127.0.0.1:9464, or leave it empty"
+        )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
 @contextmanager
 def served(role: str, settings: Settings, me: Address, vitals: Vitals = VITALS) -> Iterator[int | None]:
-    """Serve while the body runs; yields the port, None where `settings.metrics` is empty.
+    """Serves the metrics while the body runs; yields the port, or None if `settings.metrics` is empty.
 
-    Raises UsageError for what is no address, DoctorError if nobody can listen there.
+    Raises UsageError for an invalid address, DoctorError if the process cannot listen there.
     """
     if not settings.metrics:
         yield None

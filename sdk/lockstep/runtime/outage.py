@@ -1,4 +1,4 @@
-"""An outage: told when it begins, told ever more rarely while it lasts, told when it is over; it ends no process."""
+"""Reports an outage of the chain or the store: at its beginning, ever more rarely while it lasts, and at its end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import structlog
 from lockstep.protocol.errors import LockstepError
 
 PAUSE_SECONDS = (0.5, 5.0)
-"""Between two tries, at first and at most: who plays a game must not sleep through the end of an outage."""
+"""Machine seconds between two tries, at first and at most: a game's player must notice the end of an outage soon."""
 TELL_SECONDS = (60.0, 3_600.0)
-"""Between two lines of the log, at first and at most."""
+"""Machine seconds between two lines of the log, at first and at most."""
 
 log = structlog.get_logger(__name__)
 
 
 class Outage:
-    """One loop's record of an outage of the chain or the store. The clock is this machine's."""
+    """Tracks one loop's outages of the chain or the store, by this machine's clock."""
 
     def __init__(self, tell: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         """`tell(event, **fields)` prints an event."""
@@ -29,21 +29,29 @@ class Outage:
         self._told_at, self._wait = 0.0, TELL_SECONDS[0]
 
     def failed(self, error: LockstepError) -> float:
-        """Nobody answered; returns the seconds to wait before the next try."""
+        """Records that the chain or the store did not answer; returns the seconds to wait before the next try."""
         now = self._clock()
         if self._since is None:
             self._since, self._pause, self._told_at, self._wait = now, PAUSE_SECONDS[0], now, TELL_SECONDS[0]
-            log.warning("the chain or the store does not answer: waiting", code=error.code, message=error.message)
+            log.warning(
+                "the chain or the store does not answer: the process waits and retries",
+                code=error.code,
+                message=error.message,
+            )
             self._tell("unreachable", code=error.code, message=error.message)
             return self._pause
         if now - self._told_at >= self._wait:
             self._told_at, self._wait = now, min(2 * self._wait, TELL_SECONDS[1])
-            log.warning("still no answer: waiting", seconds=round(now - self._since), message=error.message)
+            log.warning(
+                "the chain or the store still does not answer: the process waits and retries",
+                seconds=round(now - self._since),
+                message=error.message,
+            )
         self._pause = min(2 * self._pause, PAUSE_SECONDS[1])
         return self._pause
 
     def over(self) -> None:
-        """Somebody answered."""
+        """Records that the chain and the store have answered."""
         if self._since is None:
             return
         seconds, self._since = round(self._clock() - self._since, 1), None

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 MINED_SECONDS = 30.0
 LOOKS_A_BLOCK = 4
 LOOK_SECONDS = 3.0
-"""Between two requests for the latest block, at most, on a chain however slow."""
+"""The longest time between two requests for the latest block, in machine seconds."""
 PACE_SEEN = 5
-"""Gaps between new blocks, of this machine's time, that tell how often to look."""
+"""Number of recent gaps between blocks, in machine time, that determine how often the head is requested."""
 PACE_BLOCKS = 12
-"""Gaps between blocks that tell how long one is: a jump of a devnet's time is one of them."""
+"""Number of block gaps whose median is the block time: a devnet's jump in time is only one of them."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ class Head:
     number: int
     time: Seconds
     hash: str = ""
-    """Tells apart two blocks of one height."""
+    """Distinguishes two blocks of one height."""
 
 
 class HeadTracker:
-    """The latest block, asked for no more often than a chain of its pace is worth."""
+    """Tracks the latest block, with requests no more frequent than the chain's pace warrants."""
 
     def __init__(
         self, ask: Callable[[], Head], at_least: float, clock: Callable[[], float] = time.monotonic
     ) -> None:  # fmt: skip
-        """`at_least`: seconds of this machine's time between two requests, on a chain however fast."""
+        """`at_least` is the minimum number of machine seconds between two requests."""
         self._ask = ask
         self._at_least = at_least
         self._clock = clock
@@ -72,7 +72,7 @@ class HeadTracker:
         self._gaps: deque[float] = deque(maxlen=PACE_SEEN)
 
     def look(self) -> Head:
-        """The latest block, or what it was a moment ago. Raises `Unreachable`."""
+        """Returns the latest block, or the one of a moment ago. Raises `Unreachable`."""
         now = self._clock()
         if self._head is not None and now < self._next:
             return self._head
@@ -105,9 +105,9 @@ class Party(Closing):
 
     @staticmethod
     def open(settings: Settings, *, stored: bool = True) -> Party:
-        """Open everything; raises the error tree's own error for whatever is missing, closed or wrong.
+        """Opens all resources; raises the specific LockstepError for whatever is missing, closed or wrong.
 
-        `stored`: False where nothing is read from storage, so that it need not answer.
+        `stored` is False if nothing is read from storage, which then need not answer.
         """
         account = load_account(settings.home_dir / KEYSTORE, settings.password())
         addresses = Addresses.load(settings.deployment)
@@ -129,34 +129,36 @@ class Party(Closing):
         return Address(self.account.address)
 
     def log_cache(self) -> LogCache:
-        """The copy of the chain's logs in the home; its user closes it."""
+        """Opens the copy of the chain's logs in the home; the caller closes it."""
         path = self.settings.home_dir / logcache.FILE_NAME
         return LogCache(path, self.w3, self.addresses, checked=self.check is not None)
 
     def head(self) -> Head:
-        """The latest block: the only clock."""
+        """Returns the latest block, whose timestamp is the only clock."""
         block = self.w3.eth.get_block("latest")
         return Head(int(block["number"]), Seconds(block["timestamp"]), block["hash"].hex())
 
     def relied(self, head: int) -> int:
-        """The last block that the setting `finality` has this account rely on, by a chain with this head; below zero if
-        there is none. Raises TryLater, Unreachable."""
+        """Returns the last block that the setting `finality` trusts on a chain with this head; below zero if there is
+        none. Raises TryLater, Unreachable."""
         return relied_block(self.w3, self.settings.finality, head)
 
     def chain_pace(self) -> ChainPace:
-        """The chain's pace: the median gap between recent blocks, and what the deployment promises."""
+        """Returns the chain's pace: the median gap between recent blocks, and the times that the deployment
+        guarantees."""
         return pace_of(self.w3, self.contracts.market)
 
     def base_fee(self) -> int:
-        """Wei of coin for a unit of gas now; 0 on a devnet, whose coin is worth nothing."""
+        """Returns the base fee in wei per gas; 0 on a devnet, whose coin is worth nothing."""
         return base_fee_of(self.w3, self.addresses.chain_id)
 
     def deposit(self, amount: Wei, now: Seconds) -> Call:
-        """The transaction that moves so much of the account's tokens into its stake, allowance included."""
+        """Returns the transaction that deposits `amount` of the account's tokens as stake, allowance included."""
         return deposit(self.contracts, self.account, amount, now)
 
     def settle(self) -> list[str]:
-        """Wait for what an earlier process sent: decisions read the chain alone. Returns the keys that did nothing."""
+        """Waits for transactions of an earlier process, since decisions read the chain alone. Returns the keys that
+        reverted."""
         idle = []
         for key in self.outbox.recover():
             try:
@@ -166,18 +168,18 @@ class Party(Closing):
         return idle
 
     def close(self) -> None:
-        """Close what holds files open; what was sent stays sent."""
+        """Closes open files; sent transactions stay sent."""
         self.outbox.close()
         self.store.close()
 
 
 def base_fee_of(w3: Web3, chain_id: int) -> int:
-    """Wei of coin for a unit of gas now; 0 on a devnet, whose coin is worth nothing."""
+    """Returns the base fee in wei per gas; 0 on a devnet, whose coin is worth nothing."""
     return 0 if chain_id == CHAIN_ID else fees_now(w3).base
 
 
 def pace_of(w3: Web3, market: Market) -> ChainPace:
-    """A chain's pace: the median gap between recent blocks, and what the deployment promises."""
+    """Returns a chain's pace: the median gap between recent blocks, and the times that the deployment guarantees."""
     head = int(w3.eth.block_number)
     first = max(head - PACE_BLOCKS, 0)
     times = [int(w3.eth.get_block(n)["timestamp"]) for n in range(first, head + 1)]

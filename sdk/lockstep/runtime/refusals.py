@@ -1,8 +1,7 @@
-"""Jobs that a home refuses because its executor computed wrong bits of them, or was ended by them: on disk before
-anything else is done.
+"""Jobs that a home refuses because its executor computed wrong bits of them, or because they killed the executor.
 
-One file a job, `refused/<job>.json`. It is in force until its owner clears it (`retry` of each program) or another
-build runs in the home: a mended one tries the job again.
+A refusal is on disk before anything else is done: one file a job, `refused/<job>.json`. It is in force until the owner
+clears it (`retry` of each program) or another build runs in the home, which tries the job again.
 """
 
 from __future__ import annotations
@@ -19,33 +18,34 @@ from lockstep.protocol.errors import Crashed, Malformed, WrongBits
 from lockstep.protocol.types import ClaimId, JobId
 
 FOLDER, LOSSES = "refused", "refused-losses"
-"""The home's folders: of jobs, and of those of which the loss alone is refused."""
+"""The home's folders: of refused jobs, and of jobs whose loss alone is refused."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Wrong bits that were found in a job, or a death that it caused."""
+    """The reason why a job is refused: wrong bits, or the death of the process that ran it."""
 
     job: JobId
     message: str
     """The failure and its step."""
     claim: ClaimId | None = None
-    """The claim that was being made; None: it was found before the job was joined."""
+    """The claim that was being computed; None if the failure came before the job was joined."""
     build: str = ""
     """The build that computed (`numerics.built.build_name`)."""
     code: str = WrongBits.code
-    """The error's."""
+    """The code of the error."""
 
 
 class Refusals:
-    """The refused jobs of one home. It holds nothing in memory: a command clears what a running worker reads."""
+    """The refused jobs of one home. It caches nothing in memory: a command may clear a refusal while a worker runs."""
 
     def __init__(self, home: Path, folder: str = FOLDER) -> None:
-        """Nothing is created before something is refused. `folder`: another one where less than a job is refused."""
+        """Names the folder, which the first refusal creates. `folder` is another one where less than a whole job is
+        refused."""
         self._folder = home / folder
 
     def record(self, job: JobId, error: WrongBits | Crashed, claim: ClaimId | None = None) -> None:
-        """Refuse a job; on disk, whatever happens next, when this returns."""
+        """Refuses a job; the refusal is durable when this returns."""
         said = {
             "message": error.message,
             "claim": claim.hex() if claim else None,
@@ -82,7 +82,7 @@ class Refusals:
         return found
 
     def forget(self, job: JobId) -> None:
-        """Remove the refusal of a job: it is tried again."""
+        """Removes the refusal of a job, which may then be tried again."""
         self._path(job).unlink(missing_ok=True)
 
     def _path(self, job: JobId) -> Path:

@@ -31,7 +31,7 @@ HEADERS = (ACCOUNT_HEADER, NONCE_HEADER, EXPIRES_HEADER, DIGEST_HEADER, SIGNATUR
 
 NONCE_BYTES = 16
 LIFETIME = Seconds(120)
-"""The time that a client lets its request live."""
+"""Chain seconds for which a client's request is valid."""
 
 MAX_LIFETIME = Seconds(900)
 """The furthest expiry that a coordinator accepts: it must remember every nonce for that long."""
@@ -41,7 +41,7 @@ _HINT = "sign every request with the node key that the staking key registered; `
 
 @dataclass(frozen=True)
 class RequestSignature:
-    """The five headers, parsed."""
+    """The five headers of a signed request, parsed."""
 
     account: Address
     """The staking account that speaks, in lower case; its registered node key has signed."""
@@ -55,7 +55,7 @@ class RequestSignature:
     """64 bytes over `request_digest`."""
 
     def headers(self) -> dict[str, str]:
-        """The headers to send."""
+        """Returns the headers to send."""
         return {
             ACCOUNT_HEADER: self.account,
             NONCE_HEADER: self.nonce.hex(),

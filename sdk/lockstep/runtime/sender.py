@@ -1,9 +1,9 @@
-"""Sending calls: once each, and only what the chain's pending state allows, for others act too.
+"""Sends transactions, each once, and only those that succeed on the chain's pending state.
 
-submit(key, call):  never waits; what came of it a later `settle` finds
-attempt(key, call): waits; whether it was done by us
-again(key, call):   what is due again is sent again, mined or not; `mined` waits
-try_again(key, call): the same; whether the chain takes it now
+submit(key, call):     does not wait; a later `settle` finds the result
+attempt(key, call):    waits; returns True if this account's transaction did it
+again(key, call):      sends what is due again, mined before or not; `mined` waits for it
+try_again(key, call):  the same; returns False if the chain refuses it now
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from lockstep.chain.outbox import Outbox
 
 MINED_SECONDS = 30.0
-"""The longest wait of `mined`; what is not mined then is waited for again at the next look."""
+"""The longest wait of `mined`, in machine seconds; a later call waits again."""
 
 Act = TypeVar("Act", bound=Hashable)
-"""The purpose of a call, in the caller's own terms."""
+"""The purpose of a call, a value of the caller's."""
 
 log = structlog.get_logger(__name__)
 
 
 class Sender(Generic[Act]):
-    """The transactions of one account that a loop waits for."""
+    """Sends one account's transactions for a loop, and tracks those that are not mined yet."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -40,10 +40,11 @@ class Sender(Generic[Act]):
     def submit(
         self, key: str, call: Call, act: Act | None = None, *, after: tuple[str, Call] | None = None
     ) -> bool:  # fmt: skip
-        """Send a call unless it was sent or done before; whether it is under way now. `act` says what it is for.
+        """Sends a call unless it was sent or done before; returns True if it is in flight. `act` is its purpose.
 
-        What the pending state refuses is not sent, and may be tried again at the next look. `after`: the key and the
-        call that it depends on, which is sent just before it; what depends on it is sent unseen.
+        A call that the pending state refuses is not sent, and may be tried again at the next poll. `after` is the key
+        and the call on which it depends: that is sent just before it, and the dependent call is sent without
+        simulation.
         """
         if key in self._sent:
             return True
@@ -57,13 +58,13 @@ class Sender(Generic[Act]):
                 self._outbox.submit(after[1], after[0])
             self._outbox.submit(call, key, check=after is None)
         except ChainError as error:
-            log.debug("the chain would refuse this transaction now", key=key, rule=error.code)
+            log.debug("a transaction is not sent: the chain would refuse it now", key=key, rule=error.code)
             return False
         except FundsError as error:
             # A contract that finds too little stake is a rule like others; gas that cannot be paid is the end.
             if not error.code.startswith("funds."):
                 raise
-            log.info("the chain would refuse this transaction now", key=key, rule=error.code)
+            log.info("a transaction is not sent: the chain would refuse it now", key=key, rule=error.code)
             return False
         self._sent[key] = act
         return True
@@ -73,12 +74,12 @@ class Sender(Generic[Act]):
         return key in self._sent or self._outbox.receipt(key) is not None
 
     def done(self, key: str) -> bool:
-        """Returns True if the call that was sent under this key was mined, and did what it is for."""
+        """Returns True if the call with this key was mined and succeeded."""
         receipt = self._outbox.receipt(key)
         return receipt is not None and receipt.succeeded
 
     def settle(self) -> None:
-        """Look what became of what was submitted, at each block; what reverted may be sent again."""
+        """Checks the receipts of submitted calls, once for each block; a reverted call may be sent again."""
         self._outbox.tend()
         for key in list(self._sent):
             receipt = self._outbox.receipt(key)
@@ -91,7 +92,7 @@ class Sender(Generic[Act]):
 
     @property
     def idle(self) -> bool:
-        """True if no call is under way."""
+        """True if no call is in flight."""
         return not self._sent
 
     def acts(self) -> frozenset[Act]:
@@ -101,36 +102,39 @@ class Sender(Generic[Act]):
     # -- waiting for blocks
 
     def attempt(self, key: str, call: Call, timeout: float = 120.0) -> bool:
-        """Send what others may do as well, and wait; False if somebody was first, or the chain cannot take it now."""
+        """Sends a call that others may make as well, and waits; returns False if another account was first or the chain
+        refuses it now."""
         try:
             self._outbox.send(call, key, timeout=timeout)
         except (ChainError, FundsError, TryLater) as error:
-            log.info("the transaction did nothing: another party may have been first", key=key, why=error.message)
+            log.info("a transaction had no effect: another party may have been first", key=key, why=error.message)
             return False
         return True
 
     def again(self, key: str, call: Call) -> None:
-        """Submit what is due by what the chain says now. Raises the rule that it would break."""
+        """Submits a call that the chain's state makes due, even if it was mined before. Raises the error of the rule
+        that it would break."""
         # Mined, and yet due again: it reverted, or its block is gone.
         if self._outbox.receipt(key) is not None:
             self._outbox.forget(key)
         self._outbox.submit(call, key)
 
     def try_again(self, key: str, call: Call) -> bool:
-        """Submit what is due by what the chain says now; False if the chain cannot take it now."""
+        """Submits a call that the chain's state makes due, as `again` does; returns False if the chain refuses it
+        now."""
         try:
             self.again(key, call)
         except (ChainError, FundsError, TryLater) as error:
-            log.info("not sent", key=key, why=error.message)
+            log.info("a transaction was not sent", key=key, why=error.message)
             return False
         return True
 
     def mined(self, key: str) -> bool:
-        """Wait for what `again` submitted; whether it was done."""
+        """Waits for a call that `again` submitted; returns True if it succeeded."""
         try:
             self._outbox.wait(key, MINED_SECONDS)
         except (ChainError, FundsError, TryLater) as error:
-            log.info("the transaction did nothing: another party may have been first", key=key, why=error.message)
+            log.info("a transaction had no effect: another party may have been first", key=key, why=error.message)
             return False
         return True
 

@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 OUTBOX = "outbox.sqlite"
 _PENDING = "pending/"
-"""Within the keys of transactions whose outcome nobody was told of."""
+"""Part of the outbox keys of transactions whose outcome no command has reported yet."""
 _STAKED = "stake/by-hand/"
 PERMIT_SECONDS = 3600
-"""For how long a deposit may be mined after it was signed."""
+"""Chain seconds after its signature within which a deposit may be mined."""
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """An account's balances by place; tokens but for `coin`, all in the smallest unit."""
+    """An account's balances by place, in wei of the token; `coin` is in wei of the chain's coin."""
 
     address: Address
     coin: Wei
@@ -60,15 +60,15 @@ class Holdings:
     available_at: Seconds
     """Chain time from which unbonding stake can be withdrawn."""
     credits: Wei
-    """Earned, refunded or won, and not withdrawn."""
+    """Earnings, refunds and prizes that are not withdrawn yet."""
     owner: Address | None = None
-    """The account that alone unbonds and is paid; None: the account itself."""
+    """The account that alone may unbond and that receives withdrawals; None: the account itself."""
     proposed_owner: Address | None = None
-    """To whom the account was offered, and who has not accepted."""
+    """The account to which ownership is offered and that has not accepted yet."""
 
     @staticmethod
     def of(contracts: Contracts, account: Address) -> Holdings:
-        """As the latest block has them."""
+        """Reads the balances at the latest block."""
         vault, w3 = contracts.vault, contracts.vault.w3
         unbonding, available_at = vault.unbonding(account)
         return Holdings(
@@ -84,7 +84,7 @@ class Holdings:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: amounts are decimal strings of the smallest unit."""
+        """Returns the balances as JSON; amounts are decimal strings in wei."""
         return {
             "address": self.address,
             "coin": str(self.coin),
@@ -98,7 +98,7 @@ class Holdings:
         }
 
     def lines(self) -> list[str]:
-        """As people read it."""
+        """Returns the balances as lines of text."""
         unbonding = f"{tokens(self.unbonding)}, from {moment(self.available_at)}" if self.unbonding else "nothing"
         owner = "none: the account's own key withdraws" if self.owner is None else f"{self.owner}: it alone unbonds"
         if self.proposed_owner is not None:
@@ -121,29 +121,30 @@ class Moved:
     transactions: tuple[str, ...]
     """Their hashes, 0x-prefixed."""
     completed: bool
-    """True if an earlier command sent this, and was cut off before it said so."""
+    """True if an earlier command sent these transactions and was killed before it reported them."""
     keys: tuple[str, ...] = ()
     """The transactions' keys in the outbox."""
 
 
 @dataclass(frozen=True)
 class StakingAccount:
-    """One account at one deployment, and nothing else running in its home."""
+    """One account at one deployment, with its home locked against other processes."""
 
     contracts: Contracts
     account: LocalAccount
     outbox: Outbox
     operator: Address | None = None
-    """The account that it is for, where that is another than the one of its key."""
+    """The account that is managed, if it is not the one of the signing key."""
     finality: str = "latest"
-    """The part of the chain that is relied on, as in the settings."""
+    """The blocks that count as final, as in the setting."""
 
     @staticmethod
     @contextmanager
     def open(
         settings: Settings, operator: Address | None = None, who: str = "money command"
     ) -> Iterator[StakingAccount]:
-        """Raises KeyStoreError, GuardRefused if a program runs in the home, Unreachable, ChainError."""
+        """Opens the account of a home; raises KeyStoreError, GuardRefused if a program runs in the home, Unreachable,
+        ChainError."""
         with ExitStack() as stack:
             stack.enter_context(lock.held(settings.home_dir, who))
             account = load_account(settings.home_dir / KEYSTORE, settings.password())
@@ -171,7 +172,7 @@ class StakingAccount:
         return Holdings.of(self.contracts, self.address)
 
     def wallet(self) -> Wei:
-        """Tokens of the key's own wallet."""
+        """Returns the tokens in the wallet of the signing key, in wei."""
         return self.contracts.token.balance_of(self.key)
 
     def is_first_stake(self) -> bool:
@@ -183,7 +184,8 @@ class StakingAccount:
         return Seconds(self.contracts.vault.w3.eth.get_block("latest")["timestamp"])
 
     def stake(self, amount: Wei) -> Moved:
-        """Wallet -> free stake of the key's own account. Raises FundsError if the wallet holds less."""
+        """Deposits tokens from the wallet as free stake of the key's own account. Raises FundsError if the wallet holds
+        less."""
         if (completed := self._complete(_STAKED)) is not None:
             return completed
         held = self.wallet()
@@ -194,8 +196,8 @@ class StakingAccount:
         return self._send(_STAKED, deposit(self.contracts, self.account, amount, self.now()), amount)
 
     def unstake(self, amount: Wei) -> Moved:
-        """Free stake -> unbonding; what unbonds already waits anew with it. Raises FundsError if less is free,
-        NotOwner if another account is the owner."""
+        """Starts to unbond free stake; stake that is unbonding already waits again with it. Raises FundsError if less
+        is free, NotOwner if another account is the owner."""
         kind = self._of("unstake/")
         if (completed := self._complete(kind)) is not None:
             return completed
@@ -211,8 +213,8 @@ class StakingAccount:
         return self._send(kind, call, amount)
 
     def withdraw(self) -> Moved:
-        """Credits, and unbonding that is over -> wallet, of the owner if there is one, whoever of the two asks. Raises
-        TryLater while there is only unbonding that is not over, FundsError if there is nothing at all."""
+        """Withdraws credits and unbonded stake to the wallet of the owner, or of the account if it has none. Raises
+        TryLater while there is only stake that is still unbonding, FundsError if there is nothing at all."""
         kind = self._of("withdraw/")
         earlier = self._complete(kind)
         if self.operator is not None:
@@ -242,13 +244,13 @@ class StakingAccount:
         )  # fmt: skip
 
     def send_tokens(self, to: Address, amount: Wei) -> Moved:
-        """The key's own wallet -> another address."""
+        """Transfers tokens from the key's own wallet to another address."""
         if (completed := self._complete("transfer/")) is not None:
             return completed
         return self._send("transfer/", self.contracts.token.transfer(to, amount), amount)
 
     def mint(self, amount: Wei) -> Moved:
-        """Out of nothing -> wallet, where the token is a test token; raises what the token refuses it by."""
+        """Mints test tokens into the wallet; raises the error of a token that refuses it."""
         if (completed := self._complete("mint/")) is not None:
             return completed
         return self._send("mint/", self.contracts.token.mint(self.address, amount), amount)
@@ -256,7 +258,8 @@ class StakingAccount:
     # -- the owner
 
     def own(self) -> None:
-        """Raise NotOwner unless this key commands the account: as its owner, or as itself where it has none."""
+        """Raises NotOwner unless this key controls the account: as its owner, or as the account itself if it has no
+        owner."""
         owner = self.contracts.vault.owner_of(self.address)
         if self.key == (owner or self.address):
             return
@@ -288,7 +291,7 @@ class StakingAccount:
         return self._send("owner/set/", self.contracts.vault.set_owner(owner), NOTHING)
 
     def propose_owner(self, owner: Address | None) -> Moved:
-        """Offers the account to another owner; None: to nobody any more."""
+        """Offers ownership of the account to another account; None withdraws the offer."""
         kind = self._of("owner/propose/")
         if (completed := self._complete(kind)) is not None:
             return completed
@@ -298,7 +301,7 @@ class StakingAccount:
         return self._send(kind, self.contracts.vault.propose_owner(self.address, owner or ZERO_ADDRESS), NOTHING)
 
     def accept_owner(self) -> Moved:
-        """Takes the account that was offered to this key."""
+        """Accepts the ownership that was offered to this key."""
         kind = self._of("owner/accept/")
         if (completed := self._complete(kind)) is not None:
             return completed
@@ -311,7 +314,7 @@ class StakingAccount:
         return self._send(kind, self.contracts.vault.accept_owner(self.address), NOTHING)
 
     def set_delegate(self, delegate: Address | None) -> Moved:
-        """Names who may answer games and sign receipts for the account beside its own key; None: nobody."""
+        """Names the account that may play games and sign receipts for this one beside its own key; None: no account."""
         kind = self._of("owner/delegate/")
         if (completed := self._complete(kind)) is not None:
             return completed
@@ -320,20 +323,21 @@ class StakingAccount:
         return self._send(kind, call, NOTHING)
 
     def _fits(self, owner: Address) -> None:
-        """Raise UsageError for what can sign nothing: a contract of the market."""
+        """Raises UsageError if the new owner is a contract of the market, which can sign nothing."""
         addresses = self.contracts.addresses
         name = next((name for name in CONTRACTS if getattr(addresses, name).lower() == owner.lower()), None)
         if name is not None:
             raise UsageError(f"{owner} is the market's {name}, which can own nothing", hint="name an account of yours")
 
     def told(self, moved: Moved) -> None:
-        """Note that the caller knows of it; until then, the next command of its kind tells it and does nothing new."""
+        """Marks transactions as reported; until then, the next command of their kind reports them and sends nothing
+        new."""
         for key in moved.keys:
             kind = key[: key.index(_PENDING)]
             self.outbox.rename(key, f"{kind}{len(self.outbox.keys(kind))}")
 
     def final(self, moved: Moved) -> bool:
-        """Returns True if the blocks that took it are relied on. Raises TryLater, Unreachable."""
+        """Returns True if the blocks of these transactions are final by the setting. Raises TryLater, Unreachable."""
         w3 = self.contracts.vault.w3
         relied = relied_block(w3, self.finality, int(w3.eth.block_number))
         return all(self.outbox.wait(key).block <= relied for key in moved.keys)
@@ -341,7 +345,8 @@ class StakingAccount:
     # -- inside
 
     def _of(self, kind: str) -> str:
-        """The kind of what is done for another account."""
+        """Returns the outbox key prefix of a kind of transaction, which contains the managed account if that is another
+        one."""
         return kind if self.operator is None else f"for/{self.operator.lower()}/{kind}"
 
     def _send(self, kind: str, call: Call, amount: Wei) -> Moved:
@@ -349,9 +354,9 @@ class StakingAccount:
         return Moved(amount, (self.outbox.send(call, key).transaction,), False, (key,))
 
     def _complete(self, kind: str) -> Moved | None:
-        """Wait for what earlier commands of this kind sent before they were cut off; None if there is nothing.
+        """Waits for the transactions of earlier commands of this kind that were killed; None if there are none.
 
-        What reverted is forgotten: it did nothing.
+        Reverted ones are forgotten, since they had no effect.
         """
         done: list[SentReceipt] = []
         for key in self.outbox.keys(kind):
@@ -368,12 +373,12 @@ class StakingAccount:
 
 
 def deposit(contracts: Contracts, account: LocalAccount, amount: Wei, now: Seconds) -> Call:
-    """The transaction that moves so much of the account's tokens into its stake, allowance included."""
+    """Returns the transaction that deposits `amount` of the account's tokens as stake, allowance included."""
     vault = contracts.vault
     permit = contracts.token.sign_permit(account, vault.address, amount, Seconds(now + PERMIT_SECONDS))
     return vault.deposit_with_permit(amount, permit)
 
 
 def moment(time: int) -> str:
-    """A chain time as people read it: 2026-03-01 12:00:00 UTC."""
+    """Formats a chain time: 2026-03-01 12:00:00 UTC."""
     return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC"

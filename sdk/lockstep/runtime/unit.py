@@ -1,7 +1,7 @@
-"""A systemd unit of a program: hardened, without a secret, patient with a program that must not leave.
+"""Writes a systemd unit for a program: sandboxed, without a secret, with a long stop timeout for open claims and games.
 
 The settings of a home lie in `lockstep.toml` beside its keys, mode 0600, since an RPC URL may hold a key. The unit
-names folders, the command and the password's file, and nothing else.
+names only folders, the command and the password's file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ MARK = "# Written by lockstep {role} service install; lockstep {role} service un
 STOP_SECONDS = 14 * 86_400
 """A claim can be challenged for its whole window, which MAINNET has at three days, and games follow."""
 STAYS_DOWN = (2, 3, 4, 8)
-"""Exit codes that starting again does not change: usage, machine, key, guard."""
+"""Exit codes after which systemd does not restart the program: usage, machine, key, guard."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One program of one home."""
+    """The systemd unit of one program in one home."""
 
     role: str
     home: Path
@@ -35,12 +35,12 @@ class Unit:
     flags: Sequence[str] = ()
     """Flags of `up`, beside the settings."""
     writable: Sequence[Path] = ()
-    """Folders that it writes, beside its home and the cache."""
+    """Folders that the program may write, beside its home and the cache."""
     user: str = ""
     """The user that a system unit runs as; empty: a unit of the user's own."""
 
     def text(self) -> str:
-        """The unit file."""
+        """Returns the text of the unit file."""
         role, system = self.role, bool(self.user)
         password = f"%d/{CREDENTIAL}" if system else quoted(self.password_file)
         start = " ".join([quoted(self.command), role, "up", "--password-file", password, *self.flags])
@@ -105,16 +105,17 @@ CREDENTIAL = "password"
 
 
 def name_of(role: str, home: Path, given: str | None = None) -> str:
-    """lockstep-worker, or lockstep-worker-gpu0 for a home whose folder is called so; raises UsageError."""
+    """Returns the unit's name: lockstep-worker, or lockstep-worker-gpu0 for a home in the folder gpu0; raises
+    UsageError."""
     last = given if given is not None else re.sub(r"[^a-z0-9_-]", "-", home.name.lower()).strip("-.")
     if given is not None and _NAME.fullmatch(given) is None:
-        raise UsageError(f"--name is {given!r}", hint="letters, digits, - and _, in lower case")
+        raise UsageError(f"--name is {given!r}", hint="use lower-case letters, digits, - and _")
     plain = f"lockstep-{role}"
     return plain if last in ("", role, "lockstep") else f"{plain}-{last}"
 
 
 def settings_text(role: str, values: Mapping[str, object]) -> str:
-    """`lockstep.toml` of a home."""
+    """Returns the text of a home's `lockstep.toml` with these settings."""
     import json
 
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
@@ -127,15 +128,17 @@ def is_ours(text: str, role: str) -> bool:
 
 
 def quoted(path: Path) -> str:
-    """One word of a command line or of a list of paths."""
+    """Quotes a path as one word of a command line or of a list of paths."""
     text = escaped(str(path))
     return f'"{text}"' if re.search(r"[\s;]", text) else text
 
 
 def escaped(text: str) -> str:
-    """A path as systemd reads it, where % begins a specifier; raises UsageError for what no unit can hold."""
+    """Escapes % in a path, which begins a specifier in systemd; raises UsageError for characters that no unit can
+    hold."""
     if re.search(r"[\x00-\x1f\x7f\"'\\$]", text):
         raise UsageError(
-            f"{text!r} cannot stand in a unit", hint="a path without quotes, backslashes, $ and line breaks"
+            f"the path {text!r} cannot be written in a unit",
+            hint="use a path without quotes, backslashes, $ and line breaks",
         )
     return text.replace("%", "%%")

@@ -1,6 +1,6 @@
-"""A webhook: events are POSTed as JSON beside whoever tells them; nothing that goes wrong there reaches the teller.
+"""POSTs events to a webhook as JSON on a thread of its own; no failure there reaches the caller.
 
-tell(event) -> queue -> one thread: POST, retried with growing pauses -> told, or given up with a warning
+tell(event) -> queue -> one thread: POST, retried with growing pauses -> delivered, or dropped with a warning
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import httpx2
 
 ATTEMPTS, RETRY_SECONDS, TIMEOUT_SECONDS = 6, 60.0, 10.0
-"""POSTs of one event, the time that they take together at most, and that of one."""
+"""The most POSTs of one event, the seconds that they may take together, and the timeout of each."""
 LATER = (408, 425, 429)
-"""Statuses below 500 that say later."""
+"""HTTP statuses below 500 after which a POST is retried."""
 WAITING = 1_000
-"""Events that wait at most; what comes on top is dropped with a warning."""
+"""The most queued events; further ones are dropped with a warning."""
 FLUSH_SECONDS = 5.0
-"""The time that `close` waits for what is still under way."""
+"""Seconds that `close` waits for queued events."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,14 +45,14 @@ class Webhook(Closing):
         self._thread.start()
 
     def tell(self, event: Mapping[str, Any]) -> None:
-        """Have an event POSTed; returns at once."""
+        """Queues an event to be POSTed, without waiting."""
         try:
             self._waiting.put_nowait(event)
         except queue.Full:
             log.warning("an event is dropped: the webhook takes too long", url=self.shown)
 
     def close(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Wait a little for what is under way, then give it up."""
+        """Waits up to `seconds` for queued events, then drops them."""
         end = time.monotonic() + seconds
         try:
             self._waiting.put(None, timeout=seconds)
@@ -99,16 +99,17 @@ class Undelivered(Exception):
         super().__init__(why)
         self.why = why
         self.passes = passes
-        """Another try may succeed."""
+        """True if a retry may succeed."""
 
 
 def redacted(url: str) -> str:
-    """Scheme and host alone: path and query of a webhook are its secret. Raises UsageError if it is no URL."""
+    """Returns only scheme, host and port of a webhook's URL, whose path and query are secret. Raises UsageError if it
+    is no http(s) URL."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port, parts = None, None, urlsplit("")
     if parts.scheme not in ("http", "https") or not host:
-        raise UsageError("--webhook is no http(s) URL", hint="http://host/path or https://host/path")
+        raise UsageError("--webhook is not an http(s) URL", hint="write http://host/path or https://host/path")
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}/..."

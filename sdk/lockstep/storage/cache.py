@@ -65,7 +65,7 @@ class BlobCache:
         """Raises Unreachable if the cache cannot hold files of `size` bytes at once."""
         if size > self._limit:
             raise Unreachable(
-                f"{size >> 20} MiB are needed at once, the cache at {self.folder} holds {self._limit >> 20}",
+                f"{size >> 20} MiB are needed at once, and the cache at {self.folder} holds {self._limit >> 20}",
                 "raise LOCKSTEP_CACHE_MIB",
             )
 
@@ -190,7 +190,8 @@ class BlobCache:
 
     @contextmanager
     def _locked(self, part: Path) -> Iterator[int | None]:
-        """The file, held alone; None if it is not `part` any more once it is. Unreachable if its holder stands still.
+        """Locks the file `part` exclusively; gives None if another process has replaced it meanwhile. Raises
+        Unreachable if the lock's holder makes no progress.
 
         The lock ends with its holder, however that ends.
         """
@@ -213,8 +214,8 @@ class BlobCache:
                 # INVARIANT: nobody waits for ever for a process that was stopped.
                 elif time.monotonic() - since > STILL_SECONDS:
                     raise Unreachable(
-                        f"another process fetches {part.stem} and has stood still for {STILL_SECONDS:.0f} s",
-                        "end it: what it has fetched is kept",
+                        f"another process fetches {part.stem} and has made no progress for {STILL_SECONDS:.0f} s",
+                        "end that process: the part that it has fetched is kept",
                     )
                 time.sleep(POLL_SECONDS)
             try:

@@ -105,7 +105,7 @@ def _canonical(text: str) -> ParsedCid | None:
 
 
 def _decode(text: str) -> CID:
-    """A CID of another form than the one that is used: whatever is wrong with it is found here and in `_parse`.
+    """Decodes a CID that is not in the canonical form, to find what is wrong with it.
 
     Each of its errors leaves a ring of frames behind, so that what is right is read by `_canonical`.
     """

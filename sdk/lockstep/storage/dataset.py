@@ -141,11 +141,12 @@ class TokenizerLink:
     unknown: bool
 
     def recipe(self, store: ContentStore) -> Recipe:
-        """With the tokenizer fetched; Mismatch if it is another, PayloadInvalid if it is too large."""
+        """Fetches the tokenizer; returns the recipe with it. Raises Mismatch for another tokenizer, PayloadInvalid if
+        too large."""
         data = store.get(self.cid, max_bytes=MAX_TOKENIZER_BYTES)
         # INVARIANT: a tokenizer is the one that its dataset names.
         if sha256(data).digest() != self.sha256:
-            raise Mismatch(f"{self.cid} is another tokenizer than its dataset names", "do not use the dataset")
+            raise Mismatch(f"the tokenizer {self.cid} is not the one that its dataset names", "do not use the dataset")
         return Recipe(data, self.separator, self.side, self.unknown)
 
 
@@ -275,7 +276,7 @@ def _read(store: ContentStore, cid: str, manifest: Manifest) -> Dataset:
 
 
 def _mapped(store: ContentStore, cid: str, manifest: Manifest) -> Dataset:
-    """The rows in a file of the user's cache, made once; made again if it was damaged since."""
+    """Maps the rows from a file in the user's cache, which is made once, and again if it was damaged."""
     name, size = f"{cid}.rows", 4 * manifest.rows * manifest.row_tokens
     parts = partial(_parts, store, manifest)
     try:
@@ -319,7 +320,7 @@ def _tokens(store: ContentStore, manifest: Manifest, cid: Cid, rows: int) -> Ite
             raise PayloadInvalid(f"shard {cid} holds token {tokens.max()}", "do not run the job")
         yield tokens.astype("<i4").data.cast("B")
     if found != due:
-        raise PayloadInvalid(f"shard {cid} has {found} bytes, {due} are due", "do not run the job")
+        raise PayloadInvalid(f"shard {cid} has {found} bytes instead of {due}", "do not run the job")
 
 
 def _dtype_of(vocabulary: int) -> str:

@@ -101,7 +101,7 @@ class GatewayStore(ContentStore):
         raise self._read_only()
 
     def has(self, cid: str) -> bool:
-        """False: what a gateway holds, and what it only finds, is not told apart."""
+        """Returns False always: a gateway does not tell what it holds from what it finds elsewhere."""
         parse_cid(cid)
         return False
 
@@ -153,7 +153,7 @@ class GatewayStore(ContentStore):
             return bytes(block)
 
     def _require_ok(self, status: int, what: str) -> None:
-        """Raise what a status of the gateway means."""
+        """Raises the error that a gateway's HTTP status means."""
         if status == 200:
             return
         if status in ABSENT_STATUSES:
@@ -174,7 +174,7 @@ class GatewayStore(ContentStore):
         )
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run on the store's own loop: a deadline then holds over every byte, the head's included."""
+        """Runs a coroutine on the store's own event loop, so that a deadline holds over every byte of an answer."""
         import httpx2
 
         with self._lock:
@@ -216,7 +216,7 @@ class Readable(ContentStore):
         return ",".join(each.url for each in [*([self._store] if self._store else []), *self._gateways])
 
     def check(self) -> None:
-        """The store must answer; of gateways, one if there is no store."""
+        """Checks that the store answers, or without a store that one gateway does."""
         if self._store is not None:
             self._store.check()
         failures: list[LockstepError] = []
@@ -225,7 +225,9 @@ class Readable(ContentStore):
                 gateway.check()
             except LockstepError as error:
                 failures.append(error)
-                log.warning("a gateway is of no use: the others are asked", gateway=gateway.name, why=error.message)
+                log.warning(
+                    "a gateway cannot be used: requests go to the others", gateway=gateway.name, why=error.message
+                )
                 self._rest(gateway)
         if self._store is None and len(failures) == len(self._gateways):
             raise failures[0]
@@ -270,7 +272,8 @@ class Readable(ContentStore):
         return self._store if self._store is not None else self._gateways[0]
 
     def _from_gateways(self, cid: Cid, why: LockstepError | None) -> bytes:
-        """The block from the first gateway that gives it; raises `why`, or what is known least about."""
+        """Returns the block from the first gateway that gives it; raises `why` or the least certain of the gateways'
+        errors."""
         failures: list[LockstepError] = []
         now = self._clock()
         for gateway in sorted(self._gateways, key=lambda g: self._until.get(g.name, 0.0) > now):
@@ -281,7 +284,9 @@ class Readable(ContentStore):
             except LockstepError as error:
                 failures.append(error)
                 if self._until.get(gateway.name, 0.0) <= now:
-                    log.warning("a gateway fails: the others are asked first", gateway=gateway.name, why=error.message)
+                    log.warning(
+                        "a gateway failed: requests go to the others first", gateway=gateway.name, why=error.message
+                    )
                 self._rest(gateway)
         if why is not None:
             raise why

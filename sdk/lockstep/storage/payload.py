@@ -75,7 +75,7 @@ class Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint, name: Name = cid_of) -> bytes:
-    """The manifest `{shared: [link], outer: [link]}`; each tensor's words go to `name`."""
+    """Encodes a checkpoint as the manifest `{shared: [link], outer: [link]}`; gives each tensor's words to `name`."""
     parts = {"shared": checkpoint.shared, "outer": checkpoint.outer}
     _require_count(sum(map(len, parts.values())))
     return dag_cbor.encode({k: [link_of(name(_words(t))) for t in tensors] for k, tensors in parts.items()})
@@ -118,8 +118,8 @@ def load_checkpoint(
 def encode_payload(
     tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Cid | None = None, name: Name = cid_of
 ) -> bytes:
-    """The manifest `{format, tensors: [link]}` and, of a job with a carry, `carry: link`; each tensor's bytes go to
-    `name`.
+    """Encodes a payload as the manifest `{format, tensors: [link]}`, with `carry: link` if the job has a carry; gives
+    each tensor's bytes to `name`.
 
     Where the length of a tensor's bytes does not follow from its elements, `lengths` has them as u32, little-endian.
     """
@@ -207,7 +207,7 @@ def wire_length(headers: Headers, wire_format: str, carries: bool = False) -> in
 
 
 def format_of(tensors: Sequence[Array], wire_format: str) -> str:
-    """The format in which tensors travel: `wire_format`, or `f32` where decoding would give other bits.
+    """Returns the format in which tensors are stored: `wire_format`, or `f32` where decoding would give other bits.
 
     PayloadInvalid if no format has this name.
     """
@@ -227,7 +227,7 @@ def encoded(tensors: Sequence[Array], wire_format: str) -> Iterator[memoryview]:
 
 
 def decoded(data: memoryview, header: TensorHeader, wire_format: str) -> Array:
-    """The tensor that `encoded` gave these bytes of; `data` has `blob_length` bytes.
+    """Decodes the `blob_length` bytes that `encoded` made of a tensor.
 
     PayloadInvalid if they are the form of no tensor.
     """
@@ -346,7 +346,7 @@ def _container_length(wire_format: str, due: Sequence[TensorHeader], carries: bo
 
 
 def _lengths(stated: bytes | None, due: Sequence[TensorHeader], wire_format: str) -> list[int]:
-    """The lengths of blobs, none above what its form can have; Malformed."""
+    """Returns the lengths of the blobs; raises Malformed if one exceeds what its tensor can have."""
     most = [blob_length(h, wire_format) for h in due]
     if stated is None:
         return most
@@ -361,7 +361,7 @@ def _lengths(stated: bytes | None, due: Sequence[TensorHeader], wire_format: str
 def _require_count(tensors: int) -> None:
     # INVARIANT: a manifest is one block.
     if tensors > MAX_TENSORS:
-        raise UsageError(f"{tensors} tensors in one manifest", f"at most {MAX_TENSORS}, fewer and larger ones")
+        raise UsageError(f"a manifest has {tensors} tensors", f"use at most {MAX_TENSORS}, fewer and larger ones")
 
 
 def _require_links(fields: dict[str, Any], due: Mapping[str, Sequence[TensorHeader]]) -> None:
@@ -452,5 +452,5 @@ def _array(data: memoryview, header: TensorHeader) -> Array:
 def _words(tensor: Array) -> memoryview:
     array = np.ascontiguousarray(tensor).reshape(-1)
     if array.dtype not in (np.float32, np.int32):
-        raise PayloadInvalid(f"a tensor of {array.dtype}", "payloads and checkpoints are float32 or int32")
+        raise PayloadInvalid(f"a tensor has dtype {array.dtype}", "give float32 or int32 in payloads and checkpoints")
     return array.astype("<i4" if array.dtype == np.int32 else "<f4", copy=False).view(np.uint8).data

@@ -282,7 +282,7 @@ async def _drain(receive: Receive, message: Message) -> None:
 
 
 async def _kubo_error(request: Request, error: Exception) -> Response:
-    """Kubo answers every failure with 500 and a text; clients, ours too, tell cases apart by the text."""
+    """Returns a failure as Kubo answers it: with status 500 and a text, by which clients tell failures apart."""
     message = str(error)
     if isinstance(error, BlobMissing):
         cid = request.query_params.get("arg", "")
@@ -306,5 +306,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _failure(message: str, status: int = 500, headers: Mapping[str, str] | None = None) -> Response:
-    """A failure as Kubo says it."""
+    """Returns a failure as the response that Kubo would give."""
     return JSONResponse({"Message": message, "Code": 0, "Type": "error"}, status, headers)

@@ -117,7 +117,7 @@ class ContentStore(Closing, abc.ABC):
             return BlobCache(cache_directory() / "blobs", resolve().cache_bytes)
         except (DoctorError, UsageError) as error:
             # Of what cannot be kept here nothing is known: that is nobody's fault but this machine's.
-            raise Unreachable(f"no blob can be kept: {error.message}", error.hint) from error
+            raise Unreachable(f"the local store cannot save a blob: {error.message}", error.hint) from error
 
     def blob(self, cid: str, size: int) -> memoryview:
         """The content named `cid`, which has `size` bytes, read-only: mapped from the cache, in memory if it is small.

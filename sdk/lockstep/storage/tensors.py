@@ -37,7 +37,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], memoryview]:
     end = _end_of_line(data)
     head = json.loads(bytes(data[: max(end, 0)]))
     if not isinstance(head, dict):
-        raise ValueError("its first line is no head")
+        raise ValueError("its first line is not a header")
     return head, data[end + 1 :]
 
 

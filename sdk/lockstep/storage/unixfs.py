@@ -149,7 +149,8 @@ def leaf_nodes(source: BlockSource, cid: Cid, size: int) -> Iterator[tuple[Cid, 
         for leaf in leaves:
             if leaf.size_bytes != min(CHUNK_BYTES, size - at):
                 raise PayloadInvalid(
-                    f"content {cid} has a leaf of {leaf.size_bytes} bytes at {at}", "its publisher cut it otherwise"
+                    f"content {cid} has a leaf of {leaf.size_bytes} bytes at {at}",
+                    "its publisher did not use the canonical chunk size",
                 )
             at += leaf.size_bytes
         yield node, leaves
@@ -206,7 +207,7 @@ def _require_depth(cid: Cid, depth: int) -> None:
 
 
 def leaf_of(link: Link, block: bytes) -> bytes:
-    """The block of a link, which holds what the link promised; BlobCorrupt otherwise."""
+    """Returns the block that a link names; raises BlobCorrupt if its size is not the link's."""
     return _of_size(link.cid, block, link.size_bytes)
 
 

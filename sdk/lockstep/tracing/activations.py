@@ -312,7 +312,7 @@ def glu(low: Lowering, x: Node, dim: int = -1) -> Node:
 
 @rule("glu_backward")
 def glu_backward(low: Lowering, grad: Node, x: Node, dim: int) -> Node:
-    """grad s and grad a s (1 - s), s = sigmoid(b)."""
+    """The gradients of both halves: grad s for a, grad a s (1 - s) for b, with s = sigmoid(b)."""
     dim, a, b = _halves(low, x, dim)
     s = sigmoid(low, b)
     of_a = low.f(Op.FMUL, grad, s)
@@ -344,7 +344,7 @@ _LARGEST = 3.4028234663852886e38
 def nan_to_num(
     low: Lowering, x: Node, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Node:
-    """NaN and infinities as numbers: 0 and the largest ones, or what is given."""
+    """Replaces NaN and infinities: by 0 and the largest numbers, or by the given ones."""
     high = _LARGEST if posinf is None else float(posinf)
     deep = -_LARGEST if neginf is None else float(neginf)
     y = low.select(low.test(Op.FEQ, x, math.inf), high, low.select(low.test(Op.FEQ, x, -math.inf), deep, x, F32), F32)

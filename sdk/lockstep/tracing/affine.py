@@ -68,21 +68,21 @@ class ExpressionPool:
         self._known: dict[tuple, Expr] = {}
 
     def leaf(self, tag: Tag, index: int, offset: int, strides: Sequence[int], big: bool = False) -> Leaf:
-        """The window, shared."""
+        """Returns the one shared leaf for this window on a tensor."""
         key = (int(tag), index, offset, tuple(strides))
         found = self._known.setdefault(key, Leaf(tag, index, offset, tuple(strides), big))
         assert isinstance(found, Leaf)
         return found
 
     def inst(self, op: Op, args: Sequence[Expr] = (), imm: int = 0) -> Inst:
-        """The operation, shared."""
+        """Returns the one shared node for this operation on these arguments."""
         key = ("inst", int(op), tuple(id(a) for a in args), imm)
         found = self._known.setdefault(key, Inst(op, tuple(args), imm))
         assert isinstance(found, Inst)
         return found
 
     def moved(self, leaf: Leaf, strides: Sequence[int], offset: int | None = None) -> Leaf:
-        """Another window on the leaf's source, by default from the same element on."""
+        """Returns another window on the leaf's source, by default from the same element on."""
         return self.leaf(leaf.tag, leaf.index, leaf.offset if offset is None else offset, strides, leaf.big)
 
     def rewrite(self, expr: Expr, change: Callable[[Leaf], Leaf], done: dict[int, Expr] | None = None) -> Expr:
@@ -157,7 +157,7 @@ class Val:
 
 
 def contiguous(extents: Sequence[int]) -> Strides:
-    """Row-major strides."""
+    """Returns row-major strides."""
     return tuple(accumulate(reversed(extents[1:]), lambda a, b: a * b, initial=1))[::-1] if extents else ()
 
 
@@ -201,7 +201,7 @@ class Views:
         return self._restride(val, dims, change)
 
     def flip(self, val: Val, dims: Sequence[int]) -> Val:
-        """Reversed along logical dimensions."""
+        """Reverses a value along logical dimensions."""
         reversed_axes = [i in dims for i, d in enumerate(val.dims) for _ in d]
 
         def change(offset: int, strides: Strides) -> tuple[int, Strides]:
@@ -236,7 +236,7 @@ class Views:
         )
 
     def reshape(self, val: Val, shape: Sequence[int]) -> Val | None:
-        """The same row-major sequence under another logical shape; None if an axis would be cut unevenly."""
+        """Reshapes a value in row-major order; None if an axis would be cut unevenly."""
         val = self.normal(val)
         for candidate in (val, self.merged(val)):
             cuts = _refine(candidate.axes, shape)
@@ -245,7 +245,8 @@ class Views:
         return None
 
     def unify(self, vals: Sequence[Val]) -> list[Val] | None:
-        """The same logical shape with the same iteration axes; None if two cuts of a dimension do not nest."""
+        """Gives values of the same logical shape the same iteration axes; None if two cuts of a dimension do not
+        nest."""
         vals = [self.normal(v) for v in vals]
         dims: list[Axes] = []
         for columns in zip(*(v.dims for v in vals), strict=True):
@@ -274,7 +275,7 @@ class Views:
         return self.pool.moved(val.leaf, (*val.leaf.strides[:first], stride))
 
     def constant(self, val: Val) -> Val | None:
-        """An immediate as a window that moves nowhere; None for anything else."""
+        """Returns an immediate as a window with zero strides; None for anything else."""
         if not isinstance(val.body, Inst) or val.body.op != Op.IMM:
             return None
         word = val.body.imm - (1 << 32 if val.body.imm >> 31 else 0)

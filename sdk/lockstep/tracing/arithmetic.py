@@ -65,7 +65,7 @@ class Arithmetic:
             if not isinstance(form, str) or form not in FORMS:
                 raise UsageError(f"arithmetic.modules: {pattern} is {form!r}", f"one of {', '.join(FORMS)}")
         if self.modules and self.products == "float32":
-            raise UsageError('arithmetic.modules beside products = "float32"', 'write products = "int8"')
+            raise UsageError('arithmetic.modules has no effect with products = "float32"', 'write products = "int8"')
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Arithmetic:
@@ -73,7 +73,7 @@ class Arithmetic:
         refuse_unknown(table, ["products", "modules"], "[arithmetic]")
         modules = table.get("modules", {})
         if not isinstance(modules, Mapping):
-            raise UsageError(f"arithmetic.modules is {modules!r}", "a table is due: [arithmetic.modules]")
+            raise UsageError(f"arithmetic.modules is {modules!r}", "write a table: [arithmetic.modules]")
         return cls(table.get("products", "float32"), dict(modules))
 
     def to_dict(self) -> dict[str, Any]:

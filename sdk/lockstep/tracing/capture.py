@@ -47,7 +47,7 @@ class _Recorder:
         self.inherited: Origin | None = None
 
     def enter(self, module: torch.nn.Module, _inputs: Any) -> None:
-        """Forward pre-hook."""
+        """Records that a module's forward call begins; a forward pre-hook."""
         if not self.stack:
             self.paths |= {id(m): name for name, m in module.named_modules()}
         self.stack.append(self.paths.get(id(module), type(module).__name__))
@@ -197,7 +197,7 @@ def _is_user(code: CodeType) -> bool:
 
 
 def _place(frame: FrameType | None) -> str:
-    """`file.py:12  source` of the innermost line that is neither torch's nor ours."""
+    """Returns `file.py:12 source` for the innermost line of a frame that is neither torch's nor this package's."""
     while frame is not None and not _is_user(frame.f_code):
         frame = frame.f_back
     return _line(frame.f_code, frame.f_lineno) if frame is not None else ""

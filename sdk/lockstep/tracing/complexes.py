@@ -42,17 +42,17 @@ class ComplexPair:
 
     @property
     def shape(self) -> torch.Size:
-        """As a tensor's."""
+        """The shape of the pair's tensors."""
         return self.re.shape
 
     @property
     def device(self) -> torch.device:
-        """As a tensor's."""
+        """The device of the pair's tensors."""
         return self.re.device
 
     @classmethod
     def __torch_function__(cls, func: Any, _types: Any, _args: Any = (), _kwargs: Any = None) -> Any:
-        raise LoweringError(f"{getattr(func, '__name__', func)} of complex numbers", hint=_HINT)
+        raise LoweringError(f"{getattr(func, '__name__', func)} of complex numbers is not supported", hint=_HINT)
 
     def __mul__(self, other: Any) -> ComplexPair:
         """(a + ib)(c + id) = ac - bd + i(ad + bc); or times something real."""
@@ -69,20 +69,22 @@ class ComplexPair:
         return ComplexPair(self.re[index], self.im[index], self.known)
 
     def unsqueeze(self, dim: int) -> ComplexPair:
-        """As a tensor's."""
+        """Inserts an axis of extent 1."""
         return ComplexPair(self.re.unsqueeze(dim), self.im.unsqueeze(dim), self.known)
 
     def to(self, device: Any) -> ComplexPair:
         """As a tensor's, for a device; LoweringError for a dtype."""
         if isinstance(device, torch.dtype):
-            raise LoweringError(f"complex numbers as {device}", hint=_HINT)
+            raise LoweringError(f"complex numbers on {device} are not supported", hint=_HINT)
         return self
 
     def _of_constant(self, table: torch.Tensor) -> ComplexPair:
         value = self.known.real(table)
         # INVARIANT: complex numbers that depend on data are pairs.
         if value is None:
-            raise LoweringError("complex numbers that depend on data and are no pair", hint=_HINT)
+            raise LoweringError(
+                "complex numbers that depend on data and are not a pair of real tensors are not supported", hint=_HINT
+            )
         with _disable_current_modes(), torch.no_grad():
             re, im = (part.to(torch.float32).contiguous() for part in (value.real, value.imag))
         return ComplexPair(re, im, self.known)
@@ -118,7 +120,9 @@ class ComplexFormulas:
     def fftn(self, x: Any, s: Any = None, dim: Sequence[int] | None = None, norm: str | None = None) -> ComplexPair:
         """The discrete Fourier transform along axes, as a product with a table of roots of unity for each axis."""
         if s is not None or norm not in (None, "backward"):
-            raise LoweringError("a Fourier transform of another length or norm", hint="leave n, s and norm out")
+            raise LoweringError(
+                "a Fourier transform with n, s or norm is not supported", hint="leave n, s and norm out"
+            )
         pair = x if isinstance(x, ComplexPair) else ComplexPair(x, torch.zeros_like(x), self.known)
         first = isinstance(x, torch.Tensor)
         for axis in range(len(x.shape)) if dim is None else dim:
@@ -130,7 +134,10 @@ class ComplexFormulas:
         re, im = x.re.movedim(axis, -1), x.im.movedim(axis, -1)
         n = re.shape[-1]
         if n > MAX_TERMS:
-            raise LoweringError(f"a Fourier transform of {n} terms", hint=f"at most {MAX_TERMS}: cut it into frames")
+            raise LoweringError(
+                f"a Fourier transform of {n} terms is not supported",
+                hint=f"use at most {MAX_TERMS} terms: cut the signal into frames",
+            )
         with _disable_current_modes():
             # The exponent is reduced before it becomes an angle: the table's entries are rounded once.
             angles = 2 * np.pi * (np.outer(np.arange(n), np.arange(n)) % n) / n

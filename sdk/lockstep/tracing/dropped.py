@@ -75,7 +75,7 @@ class DroppedLayers:
     def _settled(self) -> None:
         # INVARIANT: each decision is about one layer.
         if self._pending is not None:
-            raise LoweringError("a layer that is dropped at random and never called", hint=HINT)
+            raise LoweringError("a layer that is dropped at random is never called", hint=HINT)
 
     def _enter(self, module: torch.nn.Module, _inputs: Any) -> None:
         if self._pending is not None:
@@ -91,7 +91,9 @@ class DroppedLayers:
         if given is None or not isinstance(first, torch.Tensor) or (given.shape, given.dtype) != (
             first.shape, first.dtype,
         ):  # fmt: skip
-            raise LoweringError("a layer that is dropped at random and returns no tensor like its input", hint=HINT)
+            raise LoweringError(
+                "a layer that is dropped at random does not return a tensor of its input's shape", hint=HINT
+            )
         chosen = torch.where(condition, given, first)
         return (chosen, *output[1:]) if isinstance(output, tuple) else chosen
 

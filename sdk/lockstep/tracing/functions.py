@@ -220,7 +220,7 @@ def without_checkpointing() -> Iterator[None]:
 
         @staticmethod
         def apply(function: Callable[..., Any], _preserve: bool, *args: Any) -> Any:
-            """The function's result."""
+            """Calls the function and returns its result."""
             return function(*args)
 
     module._checkpoint_without_reentrant_generator, module.CheckpointFunction = generator, Once  # type: ignore[assignment, misc]

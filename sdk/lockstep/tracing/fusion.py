@@ -19,7 +19,7 @@ HEAVY = frozenset({Op.FDIV, Op.FSQRT, Op.IDIV, Op.IREM}) | FUNCTIONS
 
 @dataclass(frozen=True)
 class MapCost:
-    """The resources that an expression takes in a map."""
+    """The resources that an expression uses in a map."""
 
     instrs: int
     operands: int
@@ -46,7 +46,7 @@ class MapCost:
 
 
 def cost(expr: Expr) -> MapCost:
-    """Measured over distinct sub-expressions."""
+    """Returns the cost of an expression, over its distinct sub-expressions."""
     parts = postorder(expr)
     leaves = [p for p in parts if isinstance(p, Leaf)]
     insts = [p for p in parts if isinstance(p, Inst)]
@@ -77,7 +77,7 @@ def is_dear_under(view: Node, expr: Expr) -> bool:
 
 
 def dearest(bodies: list[Expr]) -> int:
-    """The argument whose storing saves a map most, of those that are computed."""
+    """Returns the index of the computed argument whose storing saves a map most."""
     saved = [cost(b).saved if isinstance(b, Inst) else (0, 0) for b in bodies]
     worst = max(range(len(saved)), key=saved.__getitem__)
     assert saved[worst] > (0, 0), "three windows fit in a map"
@@ -85,7 +85,8 @@ def dearest(bodies: list[Expr]) -> int:
 
 
 def k_stride(val: Val, rank: int) -> int | None:
-    """The stride of a window along all k axes, those after `rank` dimensions, as one; None if no fold reads it so."""
+    """Returns the single stride of a window along all k axes, those after `rank` dimensions; None if no fold can read
+    it."""
     leaf = val.body
     if not isinstance(leaf, Leaf):
         return None

@@ -51,7 +51,7 @@ class Origin:
 
     @property
     def name(self) -> str:
-        """Module path and operation."""
+        """The module path and the operation, joined by a dot."""
         return ".".join(part for part in (self.module, self.aten.removeprefix("aten.")) if part)
 
 
@@ -140,11 +140,11 @@ class Graph:
         return self.reshape(flat, shape)
 
     def word(self, bits: int, dtype: str, shape: Sequence[int] = ()) -> Node:
-        """The same 32-bit word everywhere."""
+        """Returns a node with the same 32-bit word everywhere."""
         return self._node("imm", dtype, shape, attrs=(bits,))
 
     def number(self, value: float, dtype: str, shape: Sequence[int] = ()) -> Node:
-        """The same number everywhere, rounded to the dtype once."""
+        """Returns a node with the same number everywhere, rounded to the dtype once."""
         bits = float_bits(float(value)) if dtype == F32 else int_bits(int(value))
         return self.word(bits, dtype, shape)
 
@@ -183,7 +183,7 @@ class Graph:
         return self._node("apply", dtype, shape, tuple(self.expand(a, shape) for a in args), (int(op),))
 
     def bitcast(self, x: Node, dtype: str) -> Node:
-        """The same words under another dtype."""
+        """Returns a node with the same words under another dtype."""
         if x.dtype == dtype:
             return x
         if x.kind == "imm":
@@ -203,7 +203,7 @@ class Graph:
         return self._uniform(x, shape) or self._node("permute", x.dtype, shape, (x,), (order,))
 
     def reshape(self, x: Node, shape: Sequence[int]) -> Node:
-        """The same elements in row-major order under another shape."""
+        """Returns a node with the same elements in row-major order under another shape."""
         shape = tuple(shape)
         if x.kind == "reshape":
             return self.reshape(x.args[0], shape)
@@ -238,7 +238,7 @@ class Graph:
         return self._uniform(x, shape) or self._node("window", x.dtype, shape, (x,), (axis, step, dilation))
 
     def flip(self, x: Node, axes: Sequence[int]) -> Node:
-        """Reversed along the axes."""
+        """Reverses a node along axes."""
         return self._uniform(x, x.shape) or self._node("flip", x.dtype, x.shape, (x,), (tuple(sorted(axes)),))
 
     def _uniform(self, x: Node, shape: Sequence[int]) -> Node | None:
@@ -261,7 +261,8 @@ class Graph:
         return self._node("fold", I32 if mode == Fold.ISUM else F32, shape, moved, (int(mode), len(axes)))
 
     def _fold_by_rows(self, mode: Fold, shape: tuple[int, ...], terms: int, args: tuple[Node, ...]) -> Node:
-        """The fold of args [*shape, ...] over all axes after `shape`: views of whole rows, and of what is left."""
+        """Folds args [*shape, ...] over all axes after `shape`: first each row of ROW_TERMS terms and the shorter last
+        one, then their results."""
         rank, whole = len(shape), terms // ROW_TERMS * ROW_TERMS
         flat = [self.reshape(a, (*shape, terms)) for a in args]
         rows = [self.reshape(self.slice(a, rank, 0, whole), (*shape, whole // ROW_TERMS, ROW_TERMS)) for a in flat]
@@ -339,7 +340,7 @@ class Graph:
         return self._node("gather", table.dtype, index.shape, (table, index))
 
     def concat(self, parts: Sequence[Node], axis: int) -> Node:
-        """Parts one after another along an axis; those without elements are left out."""
+        """Concatenates parts along an axis, without those that have no elements."""
         parts = [p for p in parts if p.elements] or parts[:1]
         if len(parts) == 1:
             return parts[0]

@@ -18,7 +18,7 @@ _LOGGERS = ("logger", "logging", "warnings", "log")
 
 
 def passing(frame: FrameType | None) -> bool | None:
-    """The truth that lets the guard pass which the frame's current instruction evaluates; None if it is no guard."""
+    """Returns the truth value with which the frame's current guard lets the call go on; None outside of a guard."""
     for statement, place in _asked(frame):
         nots = _nots(statement.test, place)
         if nots is not None:
@@ -27,8 +27,8 @@ def passing(frame: FrameType | None) -> bool | None:
 
 
 def passing_number(frame: FrameType | None) -> float | None:
-    """The number that lets the guard pass which compares what the current instruction gives, from the left, with `<`,
-    `<=`, `>` or `>=`: the infinity on that side; None if it is no guard."""
+    """Returns the infinity with which a guard (`<`, `<=`, `>` or `>=`) on the current instruction's result passes; None
+    if there is no such guard."""
     for statement, place in _asked(frame):
         test = statement.test
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and _place(test.left) == place:

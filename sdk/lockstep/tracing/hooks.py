@@ -47,7 +47,7 @@ class _Standing(TorchDispatchMode):
         self.name, self.hook, self.standing, self.leaves = name, hook, standing, leaves
 
     def __call__(self, grad: torch.Tensor) -> torch.Tensor | None:
-        """The gradient that the hook puts in this one's place; None if it keeps it."""
+        """Returns the gradient that the hook gives in place of `grad`; None if the hook changes nothing."""
         with self:
             return self.hook(grad)
 

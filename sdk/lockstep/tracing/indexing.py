@@ -46,7 +46,7 @@ def scattered(low: Lowering, grad: Node, index: Node, rows: int, skip: int = -1)
 
 @rule("index_select")
 def index_select(low: Lowering, x: Node, dim: int, index: Node) -> Node:
-    """Rows of an axis."""
+    """Selects rows of an axis."""
     dim = dim % len(x.shape)
     first = low.graph.permute(x, [dim, *(i for i in range(len(x.shape)) if i != dim)])
     taken = take(low, first, index)
@@ -200,7 +200,7 @@ def _scattered_along(low: Lowering, order: Sequence[int], hit: Node, source: Nod
 
 @dataclass(frozen=True)
 class _Scatter:
-    """A scatter along one axis: what it reaches of the target, and which source goes where."""
+    """A scatter along one axis: the places that it reaches, and the source of each."""
 
     x: Node
     """The reached part of the target."""
@@ -209,7 +209,7 @@ class _Scatter:
     hit: Node
 
     def sums(self, low: Lowering, source: Node | None = None) -> Node:
-        """The sum of what is put at each place."""
+        """Returns, for each place, the sum of its sources."""
         return _scattered_along(low, self.order, self.hit, self.source if source is None else source)
 
     def written(self, low: Lowering) -> Node:
@@ -217,7 +217,7 @@ class _Scatter:
         return low.test(Op.FLT, 0.0, self.sums(low, low.graph.number(1.0, F32, self.source.shape)))
 
     def extremum(self, low: Lowering, mode: Fold) -> Node:
-        """The extreme of what is put at each place; an infinity where nothing is."""
+        """Returns, for each place, the extreme of its sources; an infinity if there is none."""
         terms = low.graph.permute(self.source, self.order)
         spread = low.graph.expand(low.graph.reshape(terms, (*terms.shape[:-1], 1, terms.shape[-1])), self.hit.shape)
         none = float("-inf") if mode == Fold.MAX else float("inf")
@@ -254,7 +254,8 @@ def scatter(low: Lowering, x: Node, dim: int, index: Node, source: Node | float)
 def scatter_reduce(
     low: Lowering, x: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True
 ) -> Node:
-    """x with the sum, mean or extreme of the sources of each place, and of what was there unless it is left out."""
+    """Returns x with the sum, mean or extreme of each place's sources, including the old value unless `include_self` is
+    False."""
     if low.dtype != F32 or reduce == "prod":
         raise LoweringError(
             f"a scattered {reduce} of {low.dtype} is not supported", hint="use sum, mean, amax or amin of float32"

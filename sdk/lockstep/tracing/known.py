@@ -1,4 +1,4 @@
-"""Values that are known while a function is traced: those of constants, and of what is computed from constants alone.
+"""Computes, while a function is traced, the values of constants and of everything that depends on constants alone.
 
 A fake tensor has no value. Beside each that depends on no input a real one is computed, so that conditions and shapes
 that depend on constants (positions, masks, buffers) are what they are in eager torch.
@@ -50,7 +50,7 @@ class KnownValues(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves, spec = tree_flatten((args, kwargs or {}))
         if any(isinstance(x, torch.Generator) for x in leaves):
-            raise LoweringError(f"a draw from a torch.Generator ({func})", hint=HINT)
+            raise LoweringError(f"a draw from a torch.Generator ({func}) is not supported", hint=HINT)
         values = [self.real(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         unknown = any(v is None and isinstance(x, torch.Tensor) for x, v in zip(leaves, values, strict=True))
         if unknown or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:

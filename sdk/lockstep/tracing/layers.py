@@ -91,7 +91,7 @@ def _weights(low: Lowering, raised: Node, mass: Node) -> Node:
 
 @rule("_safe_softmax")
 def safe_softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
-    """Softmax, and zeros for a row of -inf: what sees nothing has no weights."""
+    """Computes a softmax that gives zeros for a row of -inf, as attention needs where nothing is visible."""
     axes = low.axes(x, dim)
     if not may_be_empty(low, x, axes):
         return softmax(low, x, dim)

@@ -115,7 +115,7 @@ class Lowering:
         return self.graph.apply(Op.SELECT, condition, self.cast(a, dtype), self.cast(b, dtype), dtype=dtype)
 
     def negation(self, condition: Node) -> Node:
-        """Not, of a bool."""
+        """Returns the logical negation of a bool."""
         return self.graph.apply(Op.IEQ, condition, self.graph.number(0, BOOL), dtype=BOOL)
 
     def rounded(self, x: Node) -> Node:
@@ -126,7 +126,7 @@ class Lowering:
         return result
 
     def truncate(self, x: Node) -> Node:
-        """Towards zero."""
+        """Rounds towards zero."""
         near = self.rounded(x)
         beyond = self.test(Op.FLT, self.f(Op.FABS, x), self.f(Op.FABS, near))
         toward = self.select(self.test(Op.FLT, near, 0.0), self.f(Op.FADD, near, 1.0), self.f(Op.FSUB, near, 1.0), F32)
@@ -321,15 +321,16 @@ def _joined(refused: Sequence[tuple[Origin, str, LoweringError]]) -> LoweringErr
 
 
 def input_dtype(tensor: torch.Tensor, index: int) -> str:
-    """The dtype of a state tensor; raises LoweringError for one that a Program does not know."""
+    """Returns the dtype of a state tensor; raises LoweringError for one that a Program does not support."""
     if tensor.dtype not in _DTYPES or tensor.dtype == torch.bool:
         raise LoweringError(
-            f"input {index} is {tensor.dtype}",
+            f"state tensor {index} has dtype {tensor.dtype}",
             hint=_REFUSED.get(tensor.dtype, "state tensors are float32 or int32"),
         )
     if tensor.dim() > 1 or math.prod(tensor.shape) == 0:
         raise LoweringError(
-            f"input {index} has shape {tuple(tensor.shape)}", hint="state tensors are flat: rank 0 or 1, not empty"
+            f"state tensor {index} has shape {tuple(tensor.shape)}",
+            hint="state tensors are flat: rank 0 or 1, not empty",
         )
     return _DTYPES[tensor.dtype]
 

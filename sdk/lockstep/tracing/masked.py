@@ -123,7 +123,7 @@ def _everywhere(rank: int, least: float | Array, most: float | Array) -> Bounds:
 
 
 def _computed(rank: int) -> Bounds:
-    """Bounds of what a model computes, beside what makes a mask."""
+    """Returns bounds for a value that the model computes, which is no part of a mask."""
     return _everywhere(rank, -1.0, 1.0)
 
 
@@ -132,7 +132,7 @@ def _or(values: Array, unknown: float) -> Array:
 
 
 def _viewed(x: Node, values: Array) -> Array:
-    """The values of a view, given those of what it views."""
+    """Applies a view to known values."""
     inner = x.args[0]
     if x.kind == "permute":
         return values.transpose(x.attrs[0])

@@ -12,7 +12,8 @@ from lockstep.tracing.graph import Node
 
 
 class Placement:
-    """The values of the nodes so far. Who needs one otherwise than it is has it stored, for all who read it later."""
+    """The values of the nodes so far. A node that is needed in another layout is stored in memory, for all later
+    readers."""
 
     def __init__(self, views: Views, emission: Emission) -> None:
         self._views = views
@@ -20,7 +21,7 @@ class Placement:
         self._vals: dict[int, Val] = {}
 
     def put(self, node: Node, val: Val) -> None:
-        """Says what a node's value is."""
+        """Sets a node's value."""
         self._vals[node.index] = val
 
     def value(self, node: Node) -> Val:
@@ -41,7 +42,7 @@ class Placement:
         return result
 
     def seen(self, node: Node, val: Val) -> Val | None:
-        """The value through a view; None if it cannot be cut in this way."""
+        """Returns the value of a view node, given its argument's; None if the axes cannot be cut as needed."""
         match node.kind:
             case "permute":
                 return self._views.permute(val, node.attrs[0])

@@ -330,13 +330,13 @@ def threshold_backward(low: Lowering, grad: Node, x: Node, threshold: float) -> 
 
 @rule("round")
 def round_(low: Lowering, x: Node) -> Node:
-    """To the nearest integer, ties to even."""
+    """Rounds to the nearest integer, ties to even."""
     return low.rounded(x)
 
 
 @rule("trunc")
 def trunc(low: Lowering, x: Node) -> Node:
-    """Towards zero."""
+    """Rounds towards zero."""
     return low.truncate(x)
 
 
@@ -349,7 +349,7 @@ def floor(low: Lowering, x: Node) -> Node:
 
 @rule("ceil")
 def ceil(low: Lowering, x: Node) -> Node:
-    """Up."""
+    """Rounds towards plus infinity."""
     near = low.rounded(x)
     return low.select(low.test(Op.FLT, near, x), low.f(Op.FADD, near, 1.0), near, F32)
 
@@ -399,7 +399,7 @@ def maximum(low: Lowering, a: Node, b: Node) -> Node:
 
 @rule("minimum")
 def minimum(low: Lowering, a: Node, b: Node) -> Node:
-    """The smaller; NaN if either is."""
+    """Returns the smaller of two; NaN if one is NaN."""
     return low.f(Op.FMIN, a, b) if low.dtype == F32 else low.i(Op.IMIN, a, b)
 
 
@@ -443,7 +443,7 @@ def logical_not(low: Lowering, x: Node) -> Node:
 
 @rule("bitwise_not")
 def bitwise_not(low: Lowering, x: Node) -> Node:
-    """Not, bit by bit."""
+    """Inverts every bit; negates a bool."""
     return low.negation(x) if x.dtype == BOOL else low.i(Op.IXOR, x, -1)
 
 
@@ -468,7 +468,7 @@ for _name, _op in {"lshift": Op.ISHL, "rshift": Op.ISHR}.items():
 
 @rule("_to_copy")
 def to_copy(low: Lowering, x: Node, *_args: Any, **_kwargs: Any) -> Node:
-    """Another dtype."""
+    """Converts to another dtype."""
     return low.cast(x, low.dtype)
 
 
@@ -480,7 +480,7 @@ def view_dtype(low: Lowering, x: Node, _dtype: Any) -> Node:
 
 @rule("clone", "detach", "alias", "lift", "lift_fresh_copy")
 def same(low: Lowering, x: Node, **_kwargs: Any) -> Node:
-    """The same values."""
+    """Returns its argument: the values do not change."""
     return x
 
 

@@ -24,13 +24,13 @@ def _words(low: Lowering, shape: tuple[int, ...]) -> Node:
 
 
 def _uniform(low: Lowering, shape: tuple[int, ...]) -> Node:
-    """In [0, 1)."""
+    """Draws numbers from the uniform distribution on [0, 1)."""
     bits = low.i(Op.IAND, low.i(Op.ISHR, _words(low, shape), 32 - _BITS), (1 << _BITS) - 1)
     return low.f(Op.FMUL, low.cast(bits, F32), 2.0**-_BITS)
 
 
 def _normal(low: Lowering, shape: tuple[int, ...]) -> Node:
-    """Mean 0, variance 1 (Box and Muller 1958, equation 1)."""
+    """Draws numbers of mean 0 and variance 1 (Box and Muller 1958, equation 1)."""
     # 1 - u lies in (0, 1], where the logarithm is finite.
     radius = low.f(Op.FSQRT, low.f(Op.FMUL, -2.0, low.f(Op.FLOG, low.f(Op.FSUB, 1.0, _uniform(low, shape)))))
     return low.f(Op.FMUL, radius, cos(low, low.f(Op.FMUL, 2 * math.pi, _uniform(low, shape))))
@@ -50,7 +50,7 @@ def randn(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
 
 @rule("uniform")
 def uniform(low: Lowering, _x: Node, start: float = 0, end: float = 1, **_kwargs: Any) -> Node:
-    """Uniform between two numbers."""
+    """Draws uniform numbers from `start` to `end`."""
     return low.f(Op.FADD, low.f(Op.FMUL, _uniform(low, low.shape), float(end - start)), float(start))
 
 
@@ -76,5 +76,5 @@ def bernoulli_p(low: Lowering, _x: Node, p: float = 0.5, **_kwargs: Any) -> Node
 
 @rule("bernoulli", "bernoulli.Tensor")
 def bernoulli(low: Lowering, x: Node, p: Node | None = None, **_kwargs: Any) -> Node:
-    """1 with the probability that an element is, else 0."""
+    """Draws 1 with the probability that the input's element gives, else 0."""
     return low.cast(low.test(Op.FLT, _uniform(low, low.shape), x if p is None else p), low.dtype)

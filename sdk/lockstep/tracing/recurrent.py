@@ -72,7 +72,8 @@ def recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """(outputs, last states of all layers), with the arguments that torch's own functions take."""
+    """Returns (outputs, last states of all layers) of a recurrent network; takes the arguments of torch's own
+    functions."""
     x = x.transpose(0, 1) if batch_first else x
     directions = 2 if bidirectional else 1
     # INVARIANT: the ops of a recurrence are bounded.

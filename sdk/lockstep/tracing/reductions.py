@@ -56,7 +56,8 @@ def extremum(low: Lowering, x: Node, dims: Any, mode: Fold) -> Node:
 
 
 def _integer_extremum(low: Lowering, x: Node, axes: Sequence[int], mode: Fold) -> Node:
-    """By halves of 16 bits, which are exact in binary32: the upper ones, then the lower ones of those that reach it."""
+    """Computes an i32 extremum by halves of 16 bits, which are exact in binary32: of the upper halves, then of the
+    lower halves of the elements that have this upper half."""
     if x.dtype == BOOL:
         return low.graph.apply(Op.F2I, low.graph.fold(mode, axes, low.cast(x, F32)), dtype=I32)
     high, rest = low.i(Op.ISHR, x, 16), low.cast(low.i(Op.IAND, x, 0xFFFF), F32)
@@ -69,7 +70,7 @@ def _integer_extremum(low: Lowering, x: Node, axes: Sequence[int], mode: Fold) -
 
 @rule("any", "any.dim", "any.dims")
 def any_(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Node:
-    """One of them is not zero."""
+    """Returns whether at least one element is not zero."""
     axes, hit = low.axes(x, dims), low.cast(x, BOOL)
     count = low.graph.fold(Fold.ISUM, axes, hit) if axes else low.cast(hit, I32)
     return low.graph.reshape(low.test(Op.ILT, 0, count), low.shape)
@@ -77,7 +78,7 @@ def any_(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Nod
 
 @rule("all", "all.dim", "all.dims")
 def all_(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Node:
-    """None of them is zero."""
+    """Returns whether every element is not zero."""
     return low.negation(any_(low, low.negation(low.cast(x, BOOL)), dims, keepdim))
 
 
@@ -146,7 +147,7 @@ def vector_norm(low: Lowering, x: Node, order: float = 2, dims: Any = None, keep
 
 @rule("cumsum")
 def cumsum(low: Lowering, x: Node, dim: int, **_kwargs: Any) -> Node:
-    """Running sums, each a fold of its own over what is not later."""
+    """Computes running sums, each as a fold over the elements up to its own."""
     dim, n = dim % len(x.shape), x.shape[dim]
     last = low.graph.permute(low.cast(x, F32), [*(i for i in range(len(x.shape)) if i != dim), dim])
     rest = last.shape[:-1]

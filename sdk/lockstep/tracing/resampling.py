@@ -23,7 +23,7 @@ MAX_TAPS = 16
 
 @rule("roll")
 def roll(low: Lowering, x: Node, shifts: Sequence[int], dims: Sequence[int] = ()) -> Node:
-    """Shifted along axes; what leaves at one end comes in at the other."""
+    """Rotates along axes: elements that leave at one end enter at the other."""
     if not dims:
         flat = low.graph.reshape(x, (x.elements,))
         return low.graph.reshape(_rolled(low, flat, shifts[0], 0), x.shape)
@@ -125,7 +125,7 @@ def col2im(
     pads: Sequence[int],
     steps: Sequence[int],
 ) -> Node:
-    """[N, C K K, P P] -> [N, C, S, S]: what all windows have for an input, added."""
+    """[N, C K K, P P] -> [N, C, S, S]: sums the values that all windows have for an input."""
     windows = windows_of(sizes, steps, pads, dilations)
     counts = [(n + 2 * w.pad - w.reach) // w.step + 1 for n, w in zip(extents, windows, strict=True)]
     n = x.shape[0] if len(x.shape) == 3 else 1
@@ -156,7 +156,7 @@ def _mirrored(low: Lowering, x: Node, axis: int, before: int, after: int) -> Nod
 
 @rule("reflection_pad1d", "reflection_pad2d")
 def reflection_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
-    """Mirrored at the borders, which are not repeated."""
+    """Pads with the elements mirrored at the borders; the border elements are not repeated."""
     for axis, before, after in _by_axis(widths, len(x.shape)):
         x = _mirrored(low, x, axis, before, after)
     return x
@@ -165,7 +165,8 @@ def reflection_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
 def _folded_back(
     low: Lowering, grad: Node, widths: Sequence[int], bent: Callable[[Node, int], Node], reach: int
 ) -> Node:
-    """The gradients of what is inside, with those of the borders added `reach` from its ends, as `bent` makes them."""
+    """Returns the gradient of the interior, with the gradients of the borders added `reach` from its ends, as `bent`
+    maps them."""
     for axis, before, after in reversed(_by_axis(widths, len(grad.shape))):
         n = grad.shape[axis] - before - after
         inner = low.graph.slice(grad, axis, before, n)
@@ -181,13 +182,13 @@ def _folded_back(
 
 @rule("reflection_pad1d_backward", "reflection_pad2d_backward")
 def reflection_pad_backward(low: Lowering, grad: Node, _x: Node, widths: Sequence[int]) -> Node:
-    """The gradients of an element and of its mirror images, added."""
+    """Sums the gradients of each element and of its mirror images."""
     return _folded_back(low, grad, widths, lambda part, axis: low.graph.flip(part, [axis]), 1)
 
 
 @rule("replication_pad1d", "replication_pad2d")
 def replication_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
-    """The borders repeated."""
+    """Pads by repeating the borders."""
     for axis, before, after in _by_axis(widths, len(x.shape)):
         n = x.shape[axis]
         ends = []
@@ -201,7 +202,7 @@ def replication_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
 
 @rule("replication_pad1d_backward", "replication_pad2d_backward")
 def replication_pad_backward(low: Lowering, grad: Node, _x: Node, widths: Sequence[int]) -> Node:
-    """The gradients of an element and of its copies, added."""
+    """Sums the gradients of each element and of its copies."""
     return _folded_back(low, grad, widths, lambda part, axis: total(low, part, [axis]), 0)
 
 

@@ -24,7 +24,7 @@ _HINT = "of rows that are split by counts of the data, torch.nn.functional.linea
 
 
 class Counts(list[Any]):
-    """The list that `counts.tolist()` gives: of numbers that nobody knows yet."""
+    """The list that `counts.tolist()` returns while tracing: numbers whose values depend on data."""
 
     def __init__(self, counts: torch.Tensor) -> None:
         super().__init__(_Unknown() for _ in range(counts.shape[0]))
@@ -35,7 +35,7 @@ class _Unknown:
     """A number that depends on data; using it is an error."""
 
     def __index__(self) -> int:
-        raise LoweringError("a number that depends on data (tolist)", hint=_HINT)
+        raise LoweringError("tolist of a tensor that depends on data is not supported", hint=_HINT)
 
 
 class RoutedRows:
@@ -51,12 +51,15 @@ class RoutedRows:
 
     @classmethod
     def __torch_function__(cls, func: Any, _types: Any, _args: Any = (), _kwargs: Any = None) -> Any:
-        raise LoweringError(f"{getattr(func, '__name__', func)} of rows that data have chosen", hint=_HINT)
+        raise LoweringError(
+            f"{getattr(func, '__name__', func)} of rows that depend on data is not supported", hint=_HINT
+        )
 
 
 @contextmanager
 def counting(known: KnownValues) -> Iterator[None]:
-    """`tolist` of a vector of integers that nobody knows gives `Counts`. A fake tensor's own is no torch function."""
+    """Makes `tolist` of an integer vector that depends on data return `Counts`; a fake tensor's own is no torch
+    function."""
     original = FakeTensor.tolist
 
     def tolist(x: FakeTensor) -> Any:
@@ -75,7 +78,9 @@ def split(x: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
     if not isinstance(split_size, Counts):
         return x.split(split_size, dim)
     if dim % x.dim():
-        raise LoweringError(f"a split of axis {dim} by counts of the data", hint="split rows: dim=0")
+        raise LoweringError(
+            f"a split of axis {dim} by counts that depend on data is not supported", hint="split rows: dim=0"
+        )
     ends = split_size.counts.cumsum(0).unsqueeze(1)
     before = torch.arange(x.shape[0]).unsqueeze(0) < ends
     own = torch.cat([before[:1], before[1:] & ~before[:-1]])

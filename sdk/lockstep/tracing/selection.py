@@ -22,7 +22,7 @@ from lockstep.tracing.placement import Placement
 
 
 class Uses:
-    """The nodes that the outputs need, and who reads each."""
+    """The nodes that the outputs need, and the readers of each."""
 
     def __init__(self, outputs: Sequence[Node]) -> None:
         seen: dict[int, Node] = {}
@@ -142,7 +142,8 @@ class Selection:
     # --- integer products ---------------------------------------------------------------------------------
 
     def _quant(self, node: Node) -> None:
-        """Codes or scales of a tensor in rows: a transposing map comes before where k is not contiguous."""
+        """Emits the codes or scales of a tensor in rows, after a transposing map where its last axis is not
+        contiguous."""
         arg = node.args[0]
         rows = self._placed.fitting(lambda val: is_row(self._views.normal(val)), arg, (len(arg.shape) - 1,))
         self._placed.put(node, self._emission.quant(self._views.normal(rows), node))

@@ -14,25 +14,25 @@ from lockstep.tracing.lowering import RULES, Lowering, rule
 
 @rule("view", "_unsafe_view")
 def reshape(low: Lowering, x: Node, _shape: Sequence[int]) -> Node:
-    """The same sequence, another shape."""
+    """Reshapes in row-major order."""
     return low.graph.reshape(x, low.shape)
 
 
 @rule("expand")
 def expand(low: Lowering, x: Node, _shape: Sequence[int], **_kwargs: Any) -> Node:
-    """Broadcast."""
+    """Broadcasts to another shape."""
     return low.graph.expand(x, low.shape)
 
 
 @rule("permute")
 def permute(low: Lowering, x: Node, order: Sequence[int]) -> Node:
-    """Axes in another order."""
+    """Permutes the axes."""
     return low.graph.permute(x, [d % len(x.shape) for d in order])
 
 
 @rule("transpose.int")
 def transpose(low: Lowering, x: Node, a: int, b: int) -> Node:
-    """Two axes exchanged."""
+    """Exchanges two axes."""
     order = list(range(len(x.shape)))
     if order:
         order[a], order[b] = order[b], order[a]
@@ -41,7 +41,7 @@ def transpose(low: Lowering, x: Node, a: int, b: int) -> Node:
 
 @rule("t")
 def t(low: Lowering, x: Node) -> Node:
-    """A matrix transposed."""
+    """Transposes a matrix."""
     return x if len(x.shape) < 2 else transpose(low, x, 0, 1)
 
 
@@ -71,7 +71,7 @@ def select(low: Lowering, x: Node, dim: int, index: int) -> Node:
 
 @rule("flip")
 def flip(low: Lowering, x: Node, dims: Sequence[int]) -> Node:
-    """Reversed."""
+    """Reverses along axes."""
     return low.graph.flip(x, [d % len(x.shape) for d in dims])
 
 
@@ -84,7 +84,7 @@ def split(low: Lowering, x: Node, size: int, dim: int = 0) -> list[Node]:
 
 @rule("split_with_sizes", "unsafe_split_with_sizes")
 def split_with_sizes(low: Lowering, x: Node, sizes: Sequence[int], dim: int = 0) -> list[Node]:
-    """Parts of given sizes."""
+    """Splits an axis into parts of given sizes."""
     dim, at, parts = dim % len(x.shape), 0, []
     for size in sizes:
         parts.append(low.graph.slice(x, dim, at, size))
@@ -102,13 +102,13 @@ def unbind(low: Lowering, x: Node, dim: int = 0) -> list[Node]:
 
 @rule("cat")
 def cat(low: Lowering, parts: Sequence[Node], dim: int = 0) -> Node:
-    """One after another."""
+    """Concatenates along an axis."""
     return low.graph.concat([low.cast(p, low.dtype) for p in parts], dim % len(low.shape))
 
 
 @rule("stack")
 def stack(low: Lowering, parts: Sequence[Node], dim: int = 0) -> Node:
-    """Along a new axis."""
+    """Concatenates along a new axis."""
     dim = dim % len(low.shape)
     one = (*low.shape[:dim], 1, *low.shape[dim + 1 :])
     return low.graph.concat([low.graph.reshape(low.cast(p, low.dtype), one) for p in parts], dim)
@@ -116,7 +116,7 @@ def stack(low: Lowering, parts: Sequence[Node], dim: int = 0) -> Node:
 
 @rule("repeat")
 def repeat(low: Lowering, x: Node, times: Sequence[int]) -> Node:
-    """Tiled."""
+    """Tiles a tensor."""
     x = low.graph.reshape(x, (1,) * (len(times) - len(x.shape)) + x.shape)
     paired = [n for pair in zip(times, x.shape, strict=True) for n in pair]
     ones = [n for d in x.shape for n in (1, d)]
@@ -125,7 +125,7 @@ def repeat(low: Lowering, x: Node, times: Sequence[int]) -> Node:
 
 @rule("constant_pad_nd")
 def pad(low: Lowering, x: Node, widths: Sequence[int], value: float = 0) -> Node:
-    """A constant around."""
+    """Pads with a constant."""
     for i in range(0, len(widths), 2):
         x = padded(low, x, len(x.shape) - 1 - i // 2, widths[i], widths[i + 1], value)
     return x
@@ -155,7 +155,7 @@ def dilated(low: Lowering, x: Node, axis: int, step: int, fill: float = 0) -> No
 
 @rule("slice_backward")
 def slice_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Node:
-    """The gradient in its place, zeros around and between."""
+    """Puts the gradient in the slice's place, with zeros elsewhere."""
     if grad.elements == 0:
         return low.graph.number(0, grad.dtype, sizes)
     dim, n = dim % len(sizes), sizes[dim]
@@ -184,7 +184,7 @@ def _is_zero(x: Node) -> bool:
 
 @rule("select_backward")
 def select_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, index: int) -> Node:
-    """The gradient in its place, zeros around."""
+    """Puts the gradient in the selected coordinate's place, with zeros elsewhere."""
     dim = dim % len(sizes)
     one = low.graph.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
     index %= sizes[dim]
@@ -223,14 +223,14 @@ def select_scatter(low: Lowering, x: Node, part: Node, dim: int, index: int) -> 
 
 @rule("tril")
 def tril(low: Lowering, x: Node, diagonal: int = 0) -> Node:
-    """Zero above the diagonal."""
+    """Sets the elements above a diagonal to zero."""
     row, column = _coordinates(low, x)
     return low.select(low.test(Op.ILE, low.i(Op.ISUB, column, row), diagonal), x, 0, x.dtype)
 
 
 @rule("triu")
 def triu(low: Lowering, x: Node, diagonal: int = 0) -> Node:
-    """Zero below the diagonal."""
+    """Sets the elements below a diagonal to zero."""
     row, column = _coordinates(low, x)
     return low.select(low.test(Op.ILE, diagonal, low.i(Op.ISUB, column, row)), x, 0, x.dtype)
 
@@ -245,20 +245,20 @@ def _coordinates(low: Lowering, x: Node) -> tuple[Node, Node]:
 
 @rule("full", "full_like", "new_full")
 def full(low: Lowering, *args: Any, **_kwargs: Any) -> Node:
-    """One value everywhere."""
+    """Creates a tensor with one value everywhere."""
     value = args[-1]
     return low.graph.expand(low.cast(value, low.dtype), low.shape)
 
 
 @rule("fill.Scalar", "fill.Tensor")
 def fill(low: Lowering, _x: Node, value: Any) -> Node:
-    """One value everywhere."""
+    """Fills a tensor with one value."""
     return low.graph.expand(low.cast(value, low.dtype), low.shape)
 
 
 @rule("scalar_tensor")
 def scalar_tensor(low: Lowering, value: float, **_kwargs: Any) -> Node:
-    """A number."""
+    """Creates a tensor of rank 0 from a number."""
     return low.graph.number(value, low.dtype)
 
 
@@ -297,7 +297,7 @@ def linspace(low: Lowering, start: float, end: float, steps: int, **_kwargs: Any
 
 @rule("eye", "eye.m")
 def eye(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
-    """Ones on the diagonal."""
+    """Creates a matrix with ones on the diagonal."""
     return low.cast(low.test(Op.IEQ, low.graph.iota(low.shape, 0), low.graph.iota(low.shape, 1)), low.dtype)
 
 
@@ -325,7 +325,7 @@ def diagonal(low: Lowering, x: Node, offset: int = 0, dim1: int = 0, dim2: int =
 
 @rule("diagonal_backward")
 def diagonal_backward(low: Lowering, grad: Node, sizes: Sequence[int], offset: int, dim1: int, dim2: int) -> Node:
-    """The gradient on the diagonal, zeros beside it."""
+    """Puts the gradient on the diagonal of a matrix of zeros."""
     order, first, _, distance = _diagonal_of(low, sizes, offset, dim1, dim2)
     rows, columns = (sizes[i] for i in order[-2:])
     axis = len(grad.shape) - 1

@@ -15,7 +15,7 @@ _ONLY_TRACED = "call it inside a function given to lockstep.tracing.trace; in ea
 
 @torch.library.custom_op("lockstep::draw", mutates_args=())
 def _draw(first: int, rows: int, length: int) -> torch.Tensor:
-    raise UsageError("lockstep.tracing.draw has no dataset here", hint=_ONLY_TRACED)
+    raise UsageError("lockstep.tracing.draw was called where there is no dataset", hint=_ONLY_TRACED)
 
 
 @_draw.register_fake
@@ -25,7 +25,7 @@ def _(first: int, rows: int, length: int) -> torch.Tensor:
 
 @torch.library.custom_op("lockstep::random_words", mutates_args=())
 def _random_words(count: int, stream: int) -> torch.Tensor:
-    raise UsageError("lockstep.tracing.random_words has no seed here", hint=_ONLY_TRACED)
+    raise UsageError("lockstep.tracing.random_words was called where there is no seed", hint=_ONLY_TRACED)
 
 
 @_random_words.register_fake
@@ -35,7 +35,7 @@ def _(count: int, stream: int) -> torch.Tensor:
 
 @torch.library.custom_op("lockstep::context", mutates_args=())
 def _context(word: int) -> torch.Tensor:
-    raise UsageError("lockstep.tracing.context has no job here", hint=_ONLY_TRACED)
+    raise UsageError("lockstep.tracing.context was called where there is no job", hint=_ONLY_TRACED)
 
 
 @_context.register_fake

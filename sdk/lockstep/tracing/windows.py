@@ -398,7 +398,8 @@ def _weighted(low: Lowering, y: Node, weights: np.ndarray) -> Node:
 def _averaged(
     sizes: Sequence[int], steps: Sequence[int], pads: Sequence[int], counts: Sequence[int], extents: Sequence[int]
 ) -> list[Window]:
-    """The windows of an average, those alone on their axis no longer than the padded input: so means are of a whole."""
+    """Returns the windows of an average. A single window on an axis is cut to the padded input, so that the mean is of
+    all."""
     return [
         replace(w, size=whole, step=whole) if count == 1 and w.size > (whole := n + 2 * w.pad) else w
         for w, count, n in zip(

@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Check:
-    """One check."""
+    """The result of one check of an audit."""
 
     check: str
     verdict: str
@@ -59,7 +59,7 @@ class AuditReport:
 
     @property
     def differs(self) -> bool:
-        """Something is not what it claims to be."""
+        """True if a checked thing differs from what the chain commits to."""
         return any(f.verdict == "differs" for f in self.findings)
 
     @property
@@ -76,7 +76,7 @@ class Provenance:
 
     @staticmethod
     def read(folder: Path) -> Provenance:
-        """Raises NotFoundError, UsageError."""
+        """Reads a folder's provenance file; raises NotFoundError, UsageError."""
         path = folder / PROVENANCE_FILE
         try:
             found = from_json(file_bytes(path), MAX_FILE_BYTES)
@@ -92,7 +92,7 @@ class Provenance:
 
     @property
     def job(self) -> JobId:
-        """Raises UsageError."""
+        """The job's id; raises UsageError if the file has an invalid one."""
         return JobId(_digest(self.fields["job"], "job"))
 
     @property
@@ -132,7 +132,7 @@ def audit(
 
 
 class _Auditing:
-    """The checks, in order; each goes on from what those before it established."""
+    """Runs the checks in order; each builds on the results of those before it."""
 
     def __init__(
         self, folder: Path, said: Provenance, contracts: Contracts, store: ContentStore, ledger: Ledger, threads: int,

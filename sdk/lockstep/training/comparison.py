@@ -46,7 +46,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """ours / eager."""
+        """Lockstep's value divided by eager PyTorch's."""
         return self.ours / self.eager
 
 

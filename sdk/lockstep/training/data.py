@@ -50,7 +50,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Texts:
-    """A corpus, split."""
+    """A corpus, split into training text and held-out text."""
 
     train: bytes
     held_out: bytes
@@ -129,7 +129,7 @@ def find_sotu(start: Path | None = None) -> Path:
 
 
 def find_package(folder: Path, what: str, start: Path | None = None) -> Path:
-    """A folder of an npm package, looked for as `find_sotu` does; DoctorError names what is missing."""
+    """Finds the folder of an npm package, in this folder or a parent; DoctorError names what is missing."""
     here = (start or Path.cwd()).absolute()
     places = [here, *here.parents, *Path(__file__).resolve().parents]
     for place in places:
@@ -139,7 +139,8 @@ def find_package(folder: Path, what: str, start: Path | None = None) -> Path:
 
 
 def speeches() -> list[Document]:
-    """The State of the Union speeches that the demo takes, by name; they come with the package, and are nobody's."""
+    """Returns the demo's State of the Union speeches by name; they come with the package and are in the public
+    domain."""
     packed = files("lockstep.training").joinpath("speeches.tar.xz").read_bytes()
     with tarfile.open(fileobj=BytesIO(packed), mode="r:xz") as archive:
         members = archive.getmembers()

@@ -82,7 +82,7 @@ class DemoJob:
 
     @cached_property
     def start(self) -> NDArray[np.float32]:
-        """The first weights."""
+        """The model's initial weights."""
         return initial_parameters(GPT(MODEL), self.seed)
 
     def evaluate(self, flat: NDArray[np.float32]) -> float:
@@ -90,8 +90,8 @@ class DemoJob:
         return evaluate(_model(flat), next_token_loss, self.corpus.held_out.rows)
 
     def baseline_loss(self) -> float:
-        """Loss of the baseline on the same text: rounds x H eager AdamW steps of one worker, from the same start, with
-        the same batch and schedule."""
+        """Returns the loss of a baseline on the same text: rounds x H eager AdamW steps of one worker, from the same
+        start, with the same batch and schedule."""
         model = _model(self.start)
         inner = getattr(self.spec, "inner", None)
         train_eager(

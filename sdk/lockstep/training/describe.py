@@ -126,7 +126,7 @@ def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) 
     refuse_wrong(described)
     price, (_, changes) = _price(described), _terms(described)
     if price is not None and "slot_price" in changes:
-        raise UsageError("price beside terms.slot_price", "a slot has one price: write one of them")
+        raise UsageError("both price and terms.slot_price are set", "a slot has one price: write one of them")
     job = _evaluation(described, folder) if "evaluation" in described else _training(described, folder, weights)
     job = job if price is None else at_price(job, price)
     # INVARIANT: what a description says stands, whatever is computed for the rest.
@@ -140,7 +140,9 @@ def refuse_wrong(described: Mapping[str, Any]) -> None:
     if not isinstance(described.get("texts", "" if _may_bring_rows(described) else None), str):
         raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
     if not isinstance(described.get("start", ""), str):
-        raise UsageError(f"start is {described['start']!r}", 'start = "a folder that `lockstep train pull` wrote"')
+        raise UsageError(
+            f"start is {described['start']!r}", 'write start = "a folder that `lockstep train pull` wrote"'
+        )
     strategy_of(_table(described, "strategy"))
 
 
@@ -163,11 +165,11 @@ def at_price(job: TrainingJob, price: Wei) -> TrainingJob:
 
 
 def _price(described: Mapping[str, Any]) -> Wei | None:
-    """The bid of a description; None: the terms' own price."""
+    """Returns the price of a description in wei; None: the terms' own price."""
     if "price" not in described:
         return None
     if not isinstance(described["price"], (str, int, float)) or isinstance(described["price"], bool):
-        raise UsageError(f"price is {described['price']!r}", 'tokens for 10^15 operations, as "0.5"')
+        raise UsageError(f"price is {described['price']!r}", 'give tokens for 10^15 operations, as "0.5"')
     return amount_of(str(described["price"]), "price")
 
 
@@ -177,7 +179,7 @@ def _terms(described: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
     table = {"preset": given} if isinstance(given, str) else dict(_table(described, "terms"))
     name = table.pop("preset", TERMS)
     if not isinstance(name, str) or name not in PRESETS:
-        raise UsageError(f"no terms are called {name!r}", f"one of {', '.join(PRESETS)}")
+        raise UsageError(f"there are no terms {name!r}", f"use one of {', '.join(PRESETS)}")
     kinds = get_type_hints(Terms)
     refuse_unknown(table, ["preset", *kinds], "[terms]")
     changes = {key: _term(kinds[key], value, f"terms.{key}") for key, value in table.items()}
@@ -326,8 +328,8 @@ def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> B
     due = vocabulary + isinstance(config, EncoderConfig)
     if config.vocabulary < due:
         raise UsageError(
-            f"a vocabulary of {config.vocabulary} for texts of {vocabulary} tokens",
-            f"model.vocabulary is {due} at least",
+            f"model.vocabulary is {config.vocabulary}, and the texts have {vocabulary} different tokens",
+            f"use at least {due}",
         )
     return batch
 
@@ -397,7 +399,10 @@ def _text(described: Mapping[str, Any], folder: Path) -> _Text:
     given = _value(Tokens, _table(described, "tokens"), "tokens")
     if not given.tokenizer:
         if "tokens" in described:
-            raise UsageError("[tokens] without a tokenizer", 'tokenizer = "a tokenizer.json", or no [tokens] for bytes')
+            raise UsageError(
+                "[tokens] names no tokenizer",
+                'write tokenizer = "a tokenizer.json", or leave [tokens] out to train on bytes',
+            )
         return _Text(path, None, BYTE_VOCABULARY)
     tokenizer = Tokenizer.read(_path(folder, given.tokenizer, "tokens.tokenizer"))
     tokenizer.separator(given.separator)
@@ -442,12 +447,12 @@ def _named(kinds: Mapping[str, type[T]], table: dict[str, Any], where: str) -> t
 
 
 def _value(kind: type[T], given: Any, where: str, *beside: str) -> T:
-    """The kind's value of a table; `beside`: keys of the table that were taken out of it before."""
+    """Builds a value of `kind` from its table; `beside` has keys that were taken out of the table before."""
     return _changed(kind(), given, where, *beside)
 
 
 def _changed(default: T, given: Any, where: str, *beside: str) -> T:
-    """The value with the fields of a table in the place of its own."""
+    """Returns the value with its fields replaced by a table's."""
     if not isinstance(given, Mapping):
         raise _no_table(where, given)
     refuse_unknown(given, [*beside, *(f.name for f in fields(default))], f"[{where}]")  # type: ignore[arg-type]
@@ -477,11 +482,11 @@ def _require_kind(own: Any, value: Any, name: str) -> None:
         raise UsageError(f"{name} is {value!r}", "it must be a list of strings")
     # INVARIANT: a number is one of binary32, in which every Program computes.
     if due is float and not abs(value) <= LARGEST:
-        raise UsageError(f"{name} is {value!r}", f"it must be a number of binary32, at most {LARGEST:.3g}")
+        raise UsageError(f"{name} is {value!r}", f"it must be a binary32 number of magnitude at most {LARGEST:.3g}")
 
 
 def _piece(registry: Mapping[str, type[Any]], default: Any, given: Any, where: str) -> Any:
-    """A value of a registry from its table: the default with other fields, or another kind that the table names."""
+    """Returns a registry's value from its table: the default with other fields, or the kind that the table names."""
     if not isinstance(given, Mapping):
         raise _no_table(where, given)
     table = dict(given)
@@ -497,7 +502,7 @@ def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _no_table(where: str, given: Any) -> UsageError:
-    """The error for a value in the place of a table; a text may have been meant for its name."""
+    """Returns the error for a value that is not a table; a string may have been meant as the table's name."""
     named = f' and below it name = "{given}"' if isinstance(given, str) and where.startswith("strategy") else ""
     return UsageError(f"{where} is {given!r}", f"a table is due: [{where}]{named}")
 

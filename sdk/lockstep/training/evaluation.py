@@ -65,7 +65,7 @@ def build_programs(
     check_size(rounds, batches, slots)
     # INVARIANT: batches are counted in binary32 without rounding.
     if rounds * slots * batches > MAX_BATCHES:
-        raise UsageError(f"{rounds} x {slots} x {batches} batches", f"at most {MAX_BATCHES} are counted: larger ones")
+        raise UsageError(f"{rounds} x {slots} x {batches} batches", f"use at most {MAX_BATCHES}, of more rows each")
     layout = layout_of(model, shard_elements)
     sections, shards = sections_of(layout, slots), len(layout.held)
     check_width(layout, sections)
@@ -117,7 +117,7 @@ def _added(total: Tensor, value: Tensor, rest: Tensor | None = None) -> Tensor:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """The model without dropout; afterwards every module as it was."""
+    """Puts the model into evaluation mode, without dropout; restores every module's mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -164,7 +164,7 @@ def generate(model: nn.Module, prompt: bytes, count: int, *, temperature: float 
 
 
 def continued(model: nn.Module, start: Sequence[int], count: int, temperature: float, seed: int) -> list[int]:
-    """`count` tokens that a model writes after those it is given, one at least."""
+    """Returns `count` tokens that a model writes after the given ones, at least one."""
     import torch
 
     from lockstep.training.losses import logits
@@ -194,7 +194,9 @@ def _require_bounded(parameters: Sequence[Mapping[str, Any]], held: int) -> None
     """Raises PayloadInvalid for a spec whose parameters are out of proportion to the elements that its job holds."""
     for p in parameters:
         if len(p["shape"]) > MAX_RANK or any(n < 0 for n in p["shape"]):
-            raise PayloadInvalid(f"parameter {p['name']} has no shape of a tensor", "its spec is of no job of ours")
+            raise PayloadInvalid(
+                f"parameter {p['name']} has an invalid shape", "the spec was not written by this library"
+            )
     named = sum(prod(p["shape"]) for p in parameters)
     # INVARIANT: no spec makes a file, or takes memory, out of proportion to what was fetched for it.
     if named > REPEATS * held + SLACK_ELEMENTS:
@@ -233,7 +235,7 @@ def _part(
 def _of_codes(
     name: str, shape: Sequence[int], limbs: Sequence[Sequence[str]], tables: Mapping[str, NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """A frozen weight of which the step has codes alone: what they stand for."""
+    """Returns the values of a frozen weight that the step keeps as codes alone."""
     found = [[tables.get(root) for root in pair] for pair in limbs]
     rows, terms = (prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (0, 0)
     width = width_of(terms)

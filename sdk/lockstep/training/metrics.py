@@ -29,7 +29,7 @@ class EvaluationSpec:
     """True: the loss is the mean cross-entropy of each next token, in nats."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`strategy` of a job's spec."""
+        """Returns the object `strategy` of a job's spec."""
         return {"name": NAME, **asdict(self)}
 
     @staticmethod
@@ -37,7 +37,8 @@ class EvaluationSpec:
         """The inverse of `to_dict`; UsageError if the job is not an evaluation."""
         if strategy.get("name") != NAME:
             raise UsageError(
-                f"the job's strategy is {strategy.get('name')!r}: it trains", "an evaluation alone has metrics"
+                f"the job trains with strategy {strategy.get('name')!r} and has no metrics",
+                "only an evaluation has metrics",
             )
         return EvaluationSpec(strategy.get("next_token") is True)
 
@@ -64,7 +65,7 @@ def read_metrics(
     """The metrics of a merge's outer state, one f32 [3], with `step` before it; PayloadInvalid if it holds none."""
     # INVARIANT: an evaluation's outer state is its metrics: a sum, what rounding took of it, a whole number of batches.
     if [(x.dtype, x.shape) for x in outer] != [(np.float32, (3,))] or not _is_count(float(outer[0][BATCHES])):
-        raise PayloadInvalid("the job's outer state holds no metrics", "its Programs are no evaluation's")
+        raise PayloadInvalid("the job's outer state holds no metrics", "its Programs are not those of an evaluation")
     words = outer[0]
     batches, total = int(words[BATCHES]), float(words[SUM])
     # Where the sum is infinite, or no number, there is no rest.

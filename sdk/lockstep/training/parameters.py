@@ -1,4 +1,4 @@
-"""A model's parameters as flat tensors: where each lies, and what it starts as."""
+"""Lays a model's parameters out as flat tensors, and initialises them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARD_ELEMENTS = 1 << 30
 
 
 class _Unallocated(TorchFunctionMode):
-    """Memory that is asked for without values is not made."""
+    """Makes torch create tensors without allocating memory for them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -183,7 +183,7 @@ def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> L
     """
     named = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
     if not named:
-        raise UsageError(f"{type(model).__name__} has nothing to train", "every parameter is frozen")
+        raise UsageError(f"{type(model).__name__} has nothing to train", "set requires_grad on at least one parameter")
     ordered = sorted(named, key=lambda item: prod(item[1]) % LEAF_ELEMENTS != 0)
     places: list[Parameter] = []
     ends = [0]

@@ -43,7 +43,7 @@ class Rehearsal:
     """One job, its Programs compiled."""
 
     def __init__(self, job: TrainingJob, *, seed: int = 0, threads: int = 1, path: str = "auto") -> None:
-        """`seed`: of the rounds' seeds."""
+        """`seed` determines the rounds' seeds."""
         if job.genesis is None:
             raise UsageError("a job without first weights cannot run", "make it with its weights")
         self.job, self.genesis, self._seed = job, job.genesis, seed
@@ -107,7 +107,8 @@ class Rehearsal:
         return tensors_of(out[self.job.sections.payload]), tensors_of(out[self.job.sections.carried])
 
     def merged(self, base: Checkpoint, payloads: Sequence[Tensors | None], round_: int) -> Checkpoint:
-        """The checkpoint of a round's payloads in slot order; None: not accepted."""
+        """Merges a round's payloads, in slot order, into the next checkpoint; None is a payload that was not
+        accepted."""
         state = list(self.job.programs.merge_state(self.job.sections, base, payloads))
         out = list(self._merge.run(state, self._context(round_, MERGE_SLOT, 1)))
         return Checkpoint(tensors_of(out[self.job.sections.shared]), tensors_of(out[self.job.sections.outer]))
@@ -124,7 +125,7 @@ class Rehearsal:
         return len(encode_payload(payload, self.job.wire_format, beside, named)) + sum(blobs)
 
     def through_wire(self, payload: Tensors) -> Tensors:
-        """A payload as others decode it; the same bits."""
+        """Encodes and decodes a payload in its wire format, which keeps its bits."""
         form = format_of(payload, self.job.wire_format)
         headers = [h for h in self.job.programs.encode.output_layout[self.job.sections.payload] if h is not None]
         return tuple(decoded(data, h, form) for data, h in zip(encoded(payload, form), headers, strict=True))

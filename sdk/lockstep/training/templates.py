@@ -73,5 +73,5 @@ def _commented(text: str) -> list[str]:
 
 
 def literal(value: Any) -> str:
-    """A field's value as TOML has it."""
+    """Returns a field's value as a TOML literal."""
     return json.dumps(value) if isinstance(value, bool | str | list) else repr(value)

@@ -44,7 +44,7 @@ _WORD = np.dtype("<i4")
 
 @dataclass(frozen=True)
 class Source:
-    """A document on disk."""
+    """A document on disk, or the part of it up to `most` bytes."""
 
     path: Path
     most: int | None = None
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer as its file says."""
+    """A tokenizer loaded from its file."""
 
     data: bytes = field(repr=False)
     """The bytes of `tokenizer.json`."""
@@ -81,7 +81,7 @@ class Tokenizer:
 
         hint = "a tokenizer.json as Hugging Face's `tokenizers` saves it"
         if len(data) > MAX_TOKENIZER_BYTES:
-            raise UsageError(f"a tokenizer of more than {MAX_TOKENIZER_BYTES >> 20} MiB", hint)
+            raise UsageError(f"the tokenizer is larger than {MAX_TOKENIZER_BYTES >> 20} MiB", hint)
         try:
             encoder = Encoder.from_str(data.decode())
         except BaseException as error:
@@ -139,7 +139,7 @@ def documents_of(texts: Path, side: str) -> list[Source]:
     """
     if texts.is_file():
         if side == HELD_OUT:
-            raise UsageError(f"{texts} is one document", "a folder of two at least: one is held out")
+            raise UsageError(f"{texts} is one document", "give a folder of at least two: one is held out")
         return [Source(texts)]
     paths = sorted(texts.glob("*.txt"), key=lambda path: sha256(path.name.encode()).digest())
     if not paths:
@@ -147,7 +147,7 @@ def documents_of(texts: Path, side: str) -> list[Source]:
     if side == ALL:
         return [Source(path) for path in sorted(paths)]
     if len(paths) < 2:
-        raise UsageError(f"{len(paths)} document in {texts}", "two at least: one is held out")
+        raise UsageError(f"{texts} has {len(paths)} document", "give at least two: one is held out")
     held = max(1, len(paths) // HELD_OUT_FRACTION)
     return [Source(path, EXCERPT_BYTES) for path in paths[:held]] if side == HELD_OUT else [
         Source(path) for path in paths[held:]
@@ -179,14 +179,18 @@ def token_dataset(sources: Sequence[Source], recipe: Recipe, *, row_tokens: int,
 
 
 def verify(dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | None = None) -> None:
-    """Raises Mismatch unless the dataset's rows are the texts' tokens by the recipe of its manifest; anybody can."""
+    """Checks that the dataset's rows are the texts' tokens by its manifest's recipe; raises Mismatch if not. Needs no
+    key."""
     if recipe is None:
-        raise UsageError("a dataset of bytes, or of images", "only one with a tokenizer says how it was made")
+        raise UsageError(
+            "the dataset has no tokenizer: it is of bytes or of images",
+            "only a dataset with a tokenizer records how it was made",
+        )
     own = token_dataset(documents_of(texts, recipe.side), recipe, row_tokens=dataset.row_tokens, folder=folder)
     # INVARIANT: every row is the tokenisation of the text, and no text is left out.
     if own.rows.shape != dataset.rows.shape:
         raise Mismatch(
-            f"the texts have {own.row_count} rows of tokens, the dataset {dataset.row_count}",
+            f"the texts have {own.row_count} rows of tokens, the dataset has {dataset.row_count}",
             "it was made of other texts",
         )
     for first in range(0, own.row_count, READ_BYTES // own.row_tokens + 1):
@@ -194,12 +198,13 @@ def verify(dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | 
         wrong = (own.rows[part] != dataset.rows[part]).any(1)
         if wrong.any():
             raise Mismatch(
-                f"row {first + int(wrong.argmax())} is not what the texts give", "it was made of other texts"
+                f"row {first + int(wrong.argmax())} of the dataset differs from the texts",
+                "the dataset was made of other texts",
             )
 
 
 def pieces(file: BinaryIO, most: int | None, name: str) -> Iterator[str]:
-    """The pieces of a text; UsageError if it is not UTF-8."""
+    """Yields the pieces of a text, which are encoded one by one; raises UsageError if it is not UTF-8."""
     held, at, left = b"", 0, most
     while True:
         block = file.read(READ_BYTES if left is None else min(READ_BYTES, left))
@@ -233,7 +238,7 @@ def _cut(held: bytes) -> int:
 
 
 def _whole(held: bytes) -> int:
-    """Bytes before a character that is cut off at the end."""
+    """Returns the number of bytes up to the end of the last complete UTF-8 character."""
     start = len(held)
     while start and len(held) - start < 4:
         start -= 1
@@ -286,7 +291,8 @@ def _pieces_of(source: Source) -> Iterator[str]:
 
 
 def _checked(parts: Iterable[str], path: Path, tokenizer: Tokenizer, known: set[str] | None) -> Iterator[str]:
-    """Yields the pieces; UsageError for a character without tokens. `known`: characters that have; None: no check."""
+    """Yields the pieces; raises UsageError for a character without tokens. `known` caches characters with tokens; None:
+    no check."""
     for part in parts:
         for character in () if known is None else sorted(set(part) - known):
             if tokenizer.unknown(character):

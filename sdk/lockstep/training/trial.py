@@ -64,7 +64,7 @@ _SEED = bytes(32)
 
 @dataclass(frozen=True)
 class GradientError:
-    """A parameter's gradient, or a running statistic, beside eager PyTorch's."""
+    """The error of a parameter's gradient, or of a running statistic, against eager PyTorch's."""
 
     name: str
     error: float | None
@@ -93,7 +93,7 @@ class TriedSteps:
 
     @property
     def differing(self) -> tuple[GradientError, ...]:
-        """Those that differ."""
+        """The gradients and statistics that differ."""
         return tuple(g for g in self.gradients if g.differs)
 
 
@@ -169,7 +169,7 @@ def _gradient_program(model: nn.Module, loss: Loss | RandomLoss, layout: Layout,
 def _job(
     built: Programs, strategy: Strategy, held: tuple[NDArray[np.float32], ...], rows: NDArray[np.int32]
 ) -> TrainingJob:
-    """A job of one round."""
+    """Returns a job of one round."""
     sections, outer = built.sections, zeros_of(built.merge.output_layout[built.sections.outer])
     return TrainingJob(
         ClaimSchedule(built.step, built.encode, built.merge), Dataset(rows, int(rows.max()) + 1),
@@ -200,7 +200,7 @@ def _at(place: str, wrong: str) -> str:
 
 
 class _InDouble(TorchFunctionMode):
-    """A loss that asks for float32, as `rows.float()` does, gets float64."""
+    """Makes a loss that asks for float32, as `rows.float()` does, get float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         wide = {torch.float32: torch.float64}
@@ -234,8 +234,8 @@ class _Eager:
         return BOUNDS[0], f"eager PyTorch computes no loss of made rows ({told}): return rows as a fourth value"
 
     def compared(self, ours: Sequence[tuple[State, State]], sample: Sample) -> tuple[tuple[GradientError, ...], str]:
-        """(every gradient and statistic, the precision that it was compared with). `ours`: for each step the
-        checkpoint's tensors before it, and what our Program makes of them."""
+        """Returns (every gradient and statistic, the precision of the comparison). `ours` has, for each step, the
+        checkpoint's tensors before it and the outputs of the traced Program."""
         worst: dict[str, GradientError] = {}
         precision = "float32"
         for t, (held, found) in enumerate(ours, 1):
@@ -251,7 +251,7 @@ class _Eager:
         return tuple(worst.values()), precision
 
     def _named(self, found: State) -> Iterator[tuple[str, Tensor]]:
-        """Our gradients and statistics, by name, in float64."""
+        """Yields the traced Program's gradients and statistics, by name, in float64."""
         arrays = [torch.from_numpy(np.array(a)).double() for a in found if a is not None]
         yield from self.layout.split(*arrays[: len(self.layout.sizes)]).items()
         yield from self.layout.buffers(arrays).items()
@@ -307,8 +307,8 @@ _norm: Callable[[Tensor], Tensor] = torch.linalg.vector_norm
 
 
 def _error(name: str, mine: Tensor, due: Tensor, single: Tensor, most: float) -> GradientError:
-    """One tensor of ours beside eager PyTorch's: `single` in float32, `due` in the precision that counts; `most` is the
-    norm of the largest gradient."""
+    """Compares one tensor of the traced Program with eager PyTorch's: `single` in float32, `due` in the precision that
+    counts. `most` is the norm of the largest gradient."""
     if not torch.equal(torch.isfinite(mine), torch.isfinite(due)):
         return GradientError(name, None, True)
     mine, due, single = (torch.nan_to_num(x, posinf=0.0, neginf=0.0) for x in (mine.reshape(due.shape), due, single))

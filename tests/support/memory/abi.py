@@ -1,4 +1,4 @@
-"""Between the bytes of the chain and the values of the twin: calls, answers, log entries and reverts.
+"""Converts between the chain's bytes and the twin's values: calls, results, log entries and reverts.
 
 call_of(contract, sender, data) -> Call          data_of(call) -> data
 returned(contract, function, value) -> data      log_of(event) -> (topics, data)      reverted(error) -> data
@@ -27,11 +27,11 @@ PANIC = {"name": "Panic", "inputs": [{"type": "uint256", "name": "code"}]}
 
 
 class NoFunction(Exception):
-    """Data that no function of the contract takes: Solidity's dispatcher and decoder revert with nothing."""
+    """Data that no function of the contract accepts; Solidity reverts on it without revert data."""
 
 
 def call_of(contract: str, sender: Address, data: bytes, gas: int = 0) -> MarketCall:
-    """The call that a transaction's data make. Raises `NoFunction`."""
+    """Decodes a transaction's data into a call. Raises `NoFunction`."""
     entry = artifacts.functions(contract).get(data[:4])
     if entry is None:
         raise NoFunction(f"{contract} has no function 0x{data[:4].hex()}")
@@ -44,7 +44,7 @@ def call_of(contract: str, sender: Address, data: bytes, gas: int = 0) -> Market
 
 
 def data_of(call: MarketCall) -> bytes:
-    """A call's data: what `call_of` reads."""
+    """Encodes a call as data, which `call_of` decodes."""
     entry = artifacts.function(call.contract, call.function)
     return artifacts.selector(entry) + _encoded(entry["inputs"], call.arguments)
 
@@ -58,7 +58,7 @@ def returned(contract: str, name: str, value: Any) -> bytes:
 
 
 def log_of(event: Emitted) -> tuple[list[bytes], bytes]:
-    """(topics, data) as the EVM logs an event."""
+    """Returns (topics, data) of an event, as the EVM logs it."""
     entry = artifacts.load(event.contract).entries("event")[event.name]
     parts = list(zip(entry["inputs"], event.values, strict=True))
     indexed = [_encoded([part], (value,)) for part, value in parts if part["indexed"]]
@@ -84,7 +84,7 @@ def reverted(error: Reverted) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A value of the twin as the ABI knows it."""
+    """Converts a value of the twin to the ABI's form."""
     if isinstance(value, str | bytes | bool):
         return value
     if isinstance(value, IntEnum):
@@ -99,7 +99,7 @@ def plain(value: Any) -> Any:
 
 
 def zero(part: dict[str, Any]) -> Any:
-    """Returns Solidity's value of storage that was never written."""
+    """Returns Solidity's value of unwritten storage."""
     kind: str = part["type"]
     if kind.endswith("[]"):
         # A job's one role is stored apart: it is there even where no job is.
@@ -112,7 +112,7 @@ def zero(part: dict[str, Any]) -> Any:
 
 
 def _encoded(parts: list[dict[str, Any]], values: tuple[Any, ...]) -> bytes:
-    """The values of an argument list."""
+    """Encodes an argument list."""
     kinds = [artifacts.abi_type(part) for part in parts]
     return encode(kinds, [_argument(part, value) for part, value in zip(parts, values, strict=True)])
 
@@ -137,7 +137,7 @@ def plain_fields(value: Any) -> tuple[Any, ...]:
 
 
 def _value(part: dict[str, Any], value: Any) -> Any:
-    """An argument as the twin takes it."""
+    """Converts an ABI argument to the twin's form."""
     if part["type"].endswith("[]"):
         return tuple(_value(part | {"type": part["type"][:-2]}, one) for one in value)
     if part["type"] == "tuple":

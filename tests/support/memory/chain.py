@@ -1,9 +1,9 @@
-"""A chain of blocks in memory: transactions wait in a pool, blocks are mined, taken back and mined otherwise.
+"""A simulated chain in memory: a transaction pool, mined blocks, and reorganisations.
 
     submit(raw) -> pool -> mine() -> block, receipts, logs        head.world is what everybody reads
 
-Honest where a mock would be kind: a transaction executes in a later block than its sender read; nonces, fees, balances
-and sizes are checked as nodes do; a hash is forgotten after 256 blocks; a reorganisation undoes logs.
+It is as strict as a node: a transaction executes in a later block than its sender read; nonces, fees, balances and
+sizes are checked; a block hash is forgotten after 256 blocks; a reorganisation reverts logs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REPLACEMENT_PERCENT = 10
 
 
 class TransactionRefused(Exception):
-    """A transaction that no node takes into its pool; the text is what nodes answer."""
+    """A transaction that no node accepts into its pool; the text is that of real nodes."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ class MinedReceipt:
     outcome: MessageResult
     price: int
     cumulative: int
-    """Gas of the block up to here."""
+    """Gas of the block up to and including this transaction."""
     first_log: int
     created: Address | None
 
 
 @dataclass(frozen=True)
 class Mined:
-    """One block, and the World after it."""
+    """A mined block: its header fields, the chain's state after it, and its receipts."""
 
     number: int
     hash: bytes
@@ -97,7 +97,7 @@ class Mined:
         return self.receipts[-1].cumulative if self.receipts else 0
 
     def logs(self) -> Iterator[tuple[int, MinedReceipt, TransactionLog]]:
-        """(index in the block, the transaction's receipt, the log)."""
+        """Yields (index in the block, the transaction's receipt, the log)."""
         for receipt in self.receipts:
             for i, entry in enumerate(receipt.outcome.logs):
                 yield receipt.first_log + i, receipt, entry
@@ -105,25 +105,25 @@ class Mined:
 
 @dataclass
 class Manners:
-    """The behaviour of the chain and its provider, which a program must bear."""
+    """The behaviour of the simulated chain and its provider."""
 
     block_seconds: int = 0
-    """0: a block for every transaction, at once. Otherwise a block each so many seconds of `clock`."""
+    """Seconds of `clock` between blocks; 0: a block for every transaction, at once."""
     automine: bool = True
-    """With `block_seconds` 0: True mines a transaction at once, False lets it wait until somebody mines."""
+    """With `block_seconds` 0: True mines a transaction at once, False leaves it in the pool until `mine`."""
     interval: int = 1
-    """Seconds of chain time from a block to the next one, where no clock says more."""
+    """Seconds of chain time between blocks, unless a clock determines more."""
     pace: int = 0
-    """An empty block passes after every so many requests; 0: none."""
+    """Number of requests after which an empty block is mined; 0: none is."""
     order: str = "fifo"
     """The pool's order: fifo, fees (the highest tip first) or random. Nonces of one account stay in order."""
     log_blocks: int = 0
-    """The widest range of eth_getLogs; 0: any."""
+    """The widest range of eth_getLogs, in blocks; 0: unlimited."""
     safe: int = 0
     finalized: int = 0
-    """Blocks that the block of this name is behind the head."""
+    """Number of blocks by which the block "finalized" is behind the head."""
     down: str = ""
-    """refused: no connection; silent: no answer in time; nothing: it answers."""
+    """"refused": no connection; "silent": no answer in time; empty: the provider answers."""
 
 
 class Hashes(Mapping[int, bytes]):
@@ -144,7 +144,7 @@ class Hashes(Mapping[int, bytes]):
 
 @dataclass
 class _Mark:
-    """The state that `snapshot` keeps."""
+    """The state that a snapshot keeps."""
 
     blocks: list[Mined]
     pool: dict[tuple[Address, int], Transaction]
@@ -153,15 +153,14 @@ class _Mark:
 
 @dataclass
 class MemoryChain:
-    """The chain. Its methods may be called from any thread: pool, blocks and clock are one state under one lock, and
-    what tests do to a chain is done to all three."""
+    """The simulated chain. It is thread-safe: one lock guards the pool, the blocks and the clock."""
 
     machine: Machine
     manners: Manners = field(default_factory=Manners)
     genesis_time: Seconds = GENESIS_TIME
     seed: int = 0
     clock: Callable[[], float] | None = None
-    """The clock of the world outside, in seconds; None: time passes with blocks alone."""
+    """An external clock in seconds; None: time passes only with blocks."""
 
     def __post_init__(self) -> None:
         self.lock = RLock()
@@ -170,7 +169,7 @@ class MemoryChain:
         self.known: dict[bytes, tuple[int, int]] = {}
         """Transaction -> (block, index)."""
         self.shift = 0
-        """Seconds by which somebody moved the clock on."""
+        """Seconds by which the clock was advanced."""
         self.next_time: int | None = None
         self.next_base_fee: int | None = None
         self.next_hash: bytes | None = None
@@ -191,21 +190,21 @@ class MemoryChain:
 
     @property
     def world(self) -> ChainState:
-        """After the latest block."""
+        """The state after the latest block."""
         return self.head.world
 
     def environment(self, mined: Mined) -> Block:
-        """Returns the chain as a call in a block sees it."""
+        """Returns the block environment of a call in a block."""
         return Block(mined.number, mined.time, Hashes(self.blocks), mined.base_fee)
 
     def pending(self) -> tuple[Mined, Block]:
-        """The block that would be mined now, with what waits; nothing is kept of it."""
+        """Builds the block that would be mined now from the pool, without keeping it."""
         with self.lock:
             mined = self._made(self._time(), self._base_fee(), bytes(32), self._waiting())
             return mined, Block(mined.number, mined.time, Hashes(self.blocks), mined.base_fee)
 
     def find(self, transaction: bytes) -> tuple[Mined, MinedReceipt] | None:
-        """A mined transaction's block and receipt."""
+        """Returns a mined transaction's block and receipt."""
         with self.lock:
             place = self.known.get(transaction)
             return (self.blocks[place[0]], self.blocks[place[0]].receipts[place[1]]) if place is not None else None
@@ -221,7 +220,7 @@ class MemoryChain:
     # -- the pool
 
     def submit(self, transaction: Transaction) -> None:
-        """Takes a transaction into the pool. Raises `TransactionRefused`."""
+        """Adds a transaction to the pool. Raises `TransactionRefused`."""
         with self.lock:
             if transaction.hash in self.known or self.pool.get(_place(transaction)) == transaction:
                 raise TransactionRefused("transaction already imported")
@@ -255,7 +254,7 @@ class MemoryChain:
         self.pool[_place(transaction)] = transaction
 
     def drop(self, transaction: bytes) -> None:
-        """Forgets a transaction that waits, as a node does whose pool is full."""
+        """Removes a transaction from the pool, as a node with a full pool does."""
         with self.lock:
             self.pool = {place: t for place, t in self.pool.items() if t.hash != transaction}
 
@@ -283,7 +282,7 @@ class MemoryChain:
     # -- mining
 
     def mine(self, blocks: int = 1) -> Mined:
-        """Mines; the first of the blocks takes what waits."""
+        """Mines blocks; the first of them includes the pool's transactions."""
         with self.lock:
             for _ in range(blocks):
                 mined = self._made(self._time(), self._base_fee(), None, self._waiting())
@@ -291,7 +290,7 @@ class MemoryChain:
             return self.head
 
     def catch_up(self) -> None:
-        """Mines the blocks that the clock says should be there by now."""
+        """Mines the blocks that are due by the clock."""
         with self.lock:
             if not self.manners.block_seconds or self.clock is None:
                 return
@@ -354,7 +353,7 @@ class MemoryChain:
         return Seconds(self.head.time + max(1, self.manners.interval) + self.shift)
 
     def _base_fee(self) -> int:
-        """EIP-1559, from the latest block's gas."""
+        """Computes the next base fee from the latest block's gas (EIP-1559)."""
         if self.next_base_fee is not None:
             return self.next_base_fee
         parent, target = self.head, GAS_LIMIT // ELASTICITY
@@ -366,23 +365,23 @@ class MemoryChain:
     # -- what a test does to a chain
 
     def write(self, **changes: Any) -> None:
-        """Puts tables of the World in place, as if the latest block had."""
+        """Replaces tables of the state after the latest block."""
         with self.lock:
             self.blocks[-1] = replace(self.head, world=replace(self.world, **changes))
 
     def advance(self, seconds: int) -> None:
-        """The next block is so many seconds later."""
+        """Makes the next block this many seconds later."""
         with self.lock:
             self.shift += seconds
 
     def snapshot(self) -> int:
-        """A mark to go back to."""
+        """Returns a mark for `revert`."""
         with self.lock:
             self._marks.append(_Mark(list(self.blocks), dict(self.pool), self.shift))
             return len(self._marks)
 
     def revert(self, mark: int) -> bool:
-        """Back to a mark; it and those after it are gone. False if there is none."""
+        """Restores the state at a mark and drops it and later marks; returns False if there is no such mark."""
         with self.lock:
             if not 0 < mark <= len(self._marks):
                 return False
@@ -396,7 +395,8 @@ class MemoryChain:
     def reorganise(self, depth: int, *, keep: bool = False) -> None:
         """Replaces the last `depth` blocks by as many others.
 
-        `keep`: their transactions wait again and are mined anew; otherwise they are lost, until somebody sends them.
+        With `keep` their transactions return to the pool and are mined again; otherwise they are lost until they are
+        sent again.
         """
         with self.lock:
             times = [mined.time for mined in self.blocks[-depth:]] if depth else []

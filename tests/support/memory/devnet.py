@@ -1,4 +1,4 @@
-"""A local chain in memory: `chain.devnet.Devnet` without a process."""
+"""A local chain in memory, with the controls of `chain.devnet.Devnet` and no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A transaction's effect on the contracts: creation code and calldata in, the next World, returned bytes and logs out.
+"""Executes a transaction on the twin's contracts: creation code or calldata in; the next state, returned bytes and logs
+out.
 
 The contracts are the twin's (protocol/transition.py). A contract is created from its own creation code, so
 `chain.deployment.deploy` finds the addresses here as it does on any chain.
@@ -47,18 +48,18 @@ INVARIANT: an estimate decides what a transaction costs and whether its limit su
 """
 EXECUTION_DEFAULT = 50_000
 BYTES_PER_GAS = 8
-"""Added per byte of calldata, for hashing and copying it."""
+"""Gas per byte of calldata, added for hashing and copying it."""
 
 FIELDS = {
     "TestToken": "token", "StakeVault": "vault", "JobMarket": "market", "DisputeGame": "game",
     "Validator": "validator", "Availability": "availability", "Witnesses": "witnesses", "Arbiter": "arbiter_address",
 }  # fmt: skip
-"""Contract -> its field of Deployment."""
+"""By contract: its field of `Deployment`."""
 
 
 @dataclass(frozen=True)
 class Created:
-    """One contract on the chain."""
+    """A created contract: its name and its constructor's arguments."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -67,13 +68,13 @@ class Created:
 
 @dataclass(frozen=True)
 class ChainState:
-    """Everything that the chain stores: the coin's books and the contracts. A value."""
+    """Everything that the chain stores, as an immutable value: balances, nonces and the contracts' states."""
 
     coins: Table[Address, int] = field(default_factory=lambda: Table(0))
     nonces: Table[Address, int] = field(default_factory=lambda: Table(0))
     created: Table[Address, Created | None] = field(default_factory=lambda: Table(None))
     states: Table[Address, State | None] = field(default_factory=lambda: Table(None))
-    """By the token of the deployment."""
+    """By the token of a deployment: the state of its contracts."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,13 @@ class TransactionLog:
 
 @dataclass(frozen=True)
 class MessageResult:
-    """A message's outcome."""
+    """The result of executing a message."""
 
     world: ChainState
-    """As it was where `succeeded` is false."""
+    """The state afterwards; unchanged if `succeeded` is False."""
     succeeded: bool
     returned: bytes
-    """The revert's data where it is not."""
+    """The returned bytes; the revert data if `succeeded` is False."""
     gas: int
     logs: tuple[TransactionLog, ...] = ()
     events: tuple[Emitted, ...] = ()
@@ -105,17 +106,17 @@ class Message:
 
     sender: Address
     to: Address | None
-    """None: `data` are creation code."""
+    """The called contract; None if `data` is creation code."""
     data: bytes
     gas: int
     value: int = 0
     metered: int | None = None
-    """The gas that the chain's meter adds to a game in this move, where it is known; else the estimate."""
+    """The gas that the contract's own meter adds to a game in this move, if known; otherwise the estimate is used."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The contracts of one chain. It remembers nothing."""
+    """Executes the contracts of one chain. It is stateless."""
 
     chain_id: int
     arbiter: Arbiter = field(default_factory=NoArbiter)
@@ -123,7 +124,7 @@ class Machine:
     """(digest, signature) -> the signer or ZERO_ADDRESS; None: `chain.signatures`."""
 
     def run(self, world: ChainState, block: Block, message: Message, new: Address | None = None) -> MessageResult:
-        """Executes; whatever reverts leaves the World as it was. `new`: where a creation puts its contract."""
+        """Executes a message; a revert leaves the state unchanged. `new` is the address of a created contract."""
         needed = intrinsic_gas(message.data, message.to is None)
         if message.value and not self._pays(world, message.sender, message.value):
             return MessageResult(world, False, b"", needed)
@@ -164,7 +165,7 @@ class Machine:
         return MessageResult(next_world, True, abi.returned(call.contract, call.function, answer), price, logs, events)
 
     def price(self, contract: str, data: bytes) -> int:
-        """Gas of a call: intrinsic, calldata, and the estimate of its execution."""
+        """Estimates the gas of a call: intrinsic, calldata and execution."""
         return intrinsic_gas(data) + execution_gas(contract, data)
 
     def _log(self, state: State, event: Emitted) -> TransactionLog:
@@ -187,7 +188,7 @@ class Machine:
         return MessageResult(changed, True, b"", gas)
 
     def _deployed(self, world: ChainState, new: Address, created: Created) -> Deployment | None:
-        """Returns the deployment as a new contract's State must know it; None if it must know nothing."""
+        """Returns the deployment that a new contract's state refers to; None if it refers to none."""
         arguments = created.arguments
         if created.name == "TestToken":
             return Deployment(
@@ -224,7 +225,7 @@ class Machine:
 
 
 def token_of(world: ChainState, address: Address) -> Address | None:
-    """The token of the deployment that a contract is of; None if it is of none."""
+    """Returns the token of the deployment to which a contract belongs; None if it belongs to none."""
     created = world.created[address]
     if created is None:
         return None
@@ -237,7 +238,7 @@ def token_of(world: ChainState, address: Address) -> Address | None:
 
 
 def created_by(data: bytes) -> Created | None:
-    """The contract whose creation code (libraries linked anywhere) and constructor's arguments these are."""
+    """Identifies the contract that this creation code, with any libraries, and these constructor arguments create."""
     for name in artifacts.NAMES:
         code, holes, inputs = _code(name)
         if len(data) < len(code) or _masked(data[: len(code)], holes) != code:
@@ -250,7 +251,7 @@ def created_by(data: bytes) -> Created | None:
 
 @cache
 def _code(name: str) -> tuple[bytes, tuple[int, ...], tuple[dict[str, Any], ...]]:
-    """(creation code with zeros for libraries, where they are, the constructor's inputs)."""
+    """Returns (creation code with zeros for libraries, the offsets of these, the constructor's inputs)."""
     artifact = artifacts.load(name)
     holes = tuple(at for places in artifact.links.values() for at in places)
     code = bytes.fromhex(artifact.linked(dict.fromkeys(artifact.links, "0x" + 40 * "0"))[2:])
@@ -280,7 +281,7 @@ def _recovered(digest: Any, signature: bytes) -> Address:
 
 
 def intrinsic_gas(data: bytes, creates: bool = False) -> int:
-    """Returns the gas that a transaction costs before it does anything."""
+    """Returns the gas that a transaction costs before its execution."""
     zeros = data.count(0)
     words = (len(data) + 31) // 32
     creation = CREATION_GAS + 2 * words if creates else 0
@@ -294,7 +295,7 @@ def floor_gas(data: bytes) -> int:
 
 
 def execution_gas(contract: str, data: bytes) -> int:
-    """The estimate of what a call's execution takes."""
+    """Estimates the gas of a call's execution."""
     entry = artifacts.functions(contract).get(data[:4])
     label = f"{contract}.{entry['name']}" if entry is not None else ""
     return EXECUTION_GAS.get(label, EXECUTION_DEFAULT) + BYTES_PER_GAS * len(data)

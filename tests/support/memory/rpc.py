@@ -27,12 +27,12 @@ URL = "memory:"
 NOBODY = Address("0x" + 40 * "0")
 EMPTY_BLOOM = "0x" + 512 * "0"
 CODE = "0xfe"
-"""The answer of eth_getCode for a contract: it has code, of which nobody reads more."""
+"""The answer of eth_getCode for a contract; callers check only that it is not empty."""
 REVERTED, INVALID, NO_METHOD, SERVER = 3, -32602, -32601, -32000
 
 
 class Failed(Exception):
-    """A request that is answered with an error."""
+    """A request that is answered with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: str | None = None) -> None:
         super().__init__(message)
@@ -46,15 +46,15 @@ class MemoryProvider(BaseProvider):
         super().__init__()
         self.chain = chain
         self.impersonates = False
-        """Whether anybody may send in anybody's name (anvil_autoImpersonateAccount)."""
+        """True if anybody may send transactions in any account's name (anvil_autoImpersonateAccount)."""
         self.requests = 0
 
     def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
-        """One request. Raises `Unreachable` where the manners say that nobody answers."""
+        """Answers one request. Raises `Unreachable` if the chain's `Manners` say that the provider is down."""
         return self._answer(str(method), params)
 
     def make_batch_request(self, batch_requests: Any) -> Any:
-        """Several, in order."""
+        """Answers several requests, in order."""
         return [self._answer(str(method), params) for method, params in batch_requests]
 
     def is_connected(self, show_traceback: bool = False) -> bool:
@@ -93,7 +93,7 @@ class MemoryProvider(BaseProvider):
     # -- blocks
 
     def at(self, tag: Any) -> tuple[Mined, Block]:
-        """The block that a tag, number or hash names, and what a call in it sees."""
+        """Returns the block for a tag, number or hash, and the block environment of a call in it."""
         chain = self.chain
         if tag == "pending":
             return chain.pending()
@@ -103,7 +103,7 @@ class MemoryProvider(BaseProvider):
         return mined, chain.environment(mined)
 
     def block(self, tag: Any) -> Mined | None:
-        """None if the chain has no such block."""
+        """Returns the block for a tag, number or hash; None if the chain does not have it."""
         chain = self.chain
         if isinstance(tag, Mapping):
             tag = tag.get("blockHash") or tag.get("blockNumber")
@@ -123,7 +123,7 @@ class MemoryProvider(BaseProvider):
     # -- messages
 
     def message(self, request: Mapping[str, Any]) -> Message:
-        """A call's request as the machine takes it."""
+        """Converts a call's request into a message."""
         data = bytes.fromhex(str(request.get("data") or request.get("input") or "0x")[2:])
         sender = _address(request.get("from")) or NOBODY
         gas = _number(request["gas"]) if request.get("gas") is not None else GAS_LIMIT
@@ -144,7 +144,7 @@ class MemoryProvider(BaseProvider):
         return outcome
 
     def send(self, request: Mapping[str, Any]) -> str:
-        """eth_sendTransaction, by whoever is impersonated."""
+        """Sends a transaction for an impersonated account (eth_sendTransaction)."""
         if not self.impersonates:
             raise Failed(INVALID, "No Signer available")
         message, chain = self.message(request), self.chain
@@ -161,7 +161,7 @@ class MemoryProvider(BaseProvider):
 
 
 def signed(raw: bytes, chain_id: int) -> Transaction:
-    """A signed transaction and its sender. Raises `TransactionRefused` unless it is EIP-1559's, of this chain."""
+    """Decodes a signed transaction. Raises `TransactionRefused` unless it is an EIP-1559 transaction of this chain."""
     from eth_account import Account
     from eth_account.typed_transactions import TypedTransaction
     from hexbytes import HexBytes

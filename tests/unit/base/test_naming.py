@@ -18,9 +18,9 @@ def test_an_address_is_checksummed(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "0x", GOOD[2:], GOOD[:-1], GOOD + "0", f" {GOOD}", "none"])
 def test_what_is_no_address_is_told_with_what_it_was_for(text: str) -> None:
-    with pytest.raises(UsageError, match=r"aggregator is .*, which is no address") as refused:
+    with pytest.raises(UsageError, match=r"aggregator is .*, which is not an address") as refused:
         address_of(text, "aggregator", hint='"" is none')
-    assert refused.value.hint == '0x and 40 hex digits; "" is none'
+    assert refused.value.hint == 'write 0x and 40 hex digits; "" is none'
 
 
 @pytest.mark.parametrize("text", [GOOD.replace("EB", "eB"), GOOD.replace("0F79", "0f79"), GOOD[:-1] + "7"])

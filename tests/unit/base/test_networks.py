@@ -79,7 +79,7 @@ def test_the_local_market_is_found_while_it_is_up_unless_another_is_named(user: 
     [
         (SEPOLIA, "sepola", "sepola", "'sepolia'"),
         (SEPOLIA.replace("storage", "storrage"), "sepolia", "storrage", "'storage'"),
-        (SEPOLIA.replace('"dir', "dir") + "\nhome = ", "sepolia", "networks.toml", "mend"),
+        (SEPOLIA.replace('"dir', "dir") + "\nhome = ", "sepolia", "networks.toml", "repair"),
         ('rpc = "http://x"\n' + SEPOLIA, "sepolia", "'rpc'", "[NAME]"),
         ("[a]\nrpc = 7\n", "a", "rpc is 7", "quotes"),
     ],

@@ -120,7 +120,7 @@ def test_nobody_there_is_unreachable_and_no_url_is_a_mistake() -> None:
 
 
 def test_a_deployment_that_is_none_is_refused_when_it_is_opened() -> None:
-    with coordinator(said(deployment={"chain_id": 1})) as url, pytest.raises(UsageError, match="is no deployment"):
+    with coordinator(said(deployment={"chain_id": 1})) as url, pytest.raises(UsageError, match="is not a deployment"):
         Addresses.load(resolve(network=url).deployment)
 
 

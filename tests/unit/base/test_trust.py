@@ -37,7 +37,7 @@ def written(folder: Path, text: str) -> Path:
 def test_what_could_cost_its_user_is_refused(folder: Path, name: str, resolved: Callable[[], object]) -> None:
     kind = type(DEFAULTS.get(name, 0 if name.endswith("port") else "")).__name__
     written(folder, f"{name} = {VALUES[kind]}\nthreads = 2\n")
-    with pytest.raises(UsageError, match=f"sets {name}, and nobody") as refused:
+    with pytest.raises(UsageError, match=f"sets {name}, and this folder is not trusted") as refused:
         resolved()
     assert "lockstep trust" in refused.value.hint
 
@@ -52,7 +52,7 @@ def test_a_file_is_trusted_as_it_was_read(folder: Path) -> None:
     trust.accept(file, file.read_bytes())
     assert resolve().rpc == "http://first"
     written(folder, 'rpc = "http://second"\n')
-    with pytest.raises(UsageError, match="nobody has said"):
+    with pytest.raises(UsageError, match="not trusted"):
         resolve()
     trust.accept(file, file.read_bytes())
     assert resolve().rpc == "http://second"
@@ -65,7 +65,7 @@ def test_the_same_text_in_another_folder_is_not_trusted(folder: Path, monkeypatc
     (other := folder.parent / "other").mkdir()
     written(other, file.read_text())
     monkeypatch.chdir(other)
-    with pytest.raises(UsageError, match="nobody has said"):
+    with pytest.raises(UsageError, match="not trusted"):
         resolve()
 
 

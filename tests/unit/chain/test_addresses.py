@@ -48,7 +48,7 @@ def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
 def test_garbage_is_a_usage_error_that_names_the_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "deployment.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"deployment\.json is no deployment") as caught:
+    with pytest.raises(UsageError, match=r"deployment\.json is not a deployment") as caught:
         Addresses.load(path)
     assert caught.value.hint
 

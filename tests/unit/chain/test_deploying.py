@@ -154,7 +154,7 @@ def test_a_chain_that_is_no_devnet_takes_no_test_token_unasked(anvil: Devnet) ->
     deploying.check_chain(anvil.w3, WANTED, test_token=False)
     anvil.w3.provider._chain_id = 8453  # type: ignore[attr-defined]
     try:
-        with pytest.raises(UsageError, match="no token is named"):
+        with pytest.raises(UsageError, match="no token is given"):
             deploying.check_chain(anvil.w3, WANTED, test_token=False)
         deploying.check_chain(anvil.w3, WANTED, test_token=True)
         with pytest.raises(UsageError, match="there is no token at"):

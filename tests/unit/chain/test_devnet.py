@@ -120,7 +120,7 @@ def test_anvil_that_is_nowhere_is_asked_for(tmp_path: Path, monkeypatch: pytest.
     package.write_bytes(b"\x7fELF")
     assert find_anvil() == package, "npm install in this folder"
     monkeypatch.setenv("LOCKSTEP_ANVIL", str(tmp_path / "none"))
-    with pytest.raises(DoctorError, match="no program"):
+    with pytest.raises(DoctorError, match="not a program"):
         find_anvil()
 
 

@@ -127,7 +127,7 @@ def test_the_next_endpoint_answers_for_one_that_is_gone_until_it_is_back(
         assert w3.eth.block_number >= 0
     assert second.requests.total() == answered, "the first one is asked again after its rest"
     assert [line["event"] for line in said if "RPC endpoint" in line["event"]] == [
-        "an RPC endpoint rests: the others are asked", "an RPC endpoint answers again",
+        "an RPC endpoint failed and is in back-off: requests go to the others", "an RPC endpoint answers again",
     ]  # fmt: skip
 
 

@@ -45,9 +45,9 @@ def test_a_dry_run_in_words_has_money_where_a_coin_has_a_price(lockstep: Lockste
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--dry-run", "--fees", "optimist"), "there are no fees of 'optimist'"),
-        (("--fees", "optimism"), "fees are assumed for a dry run alone"),
-        (("--dry-run", "--base-fee", "1"), "fees are given, and no chain's"),
+        (("--dry-run", "--fees", "optimist"), "there is no fee profile 'optimist'"),
+        (("--fees", "optimism"), "a fee profile applies to a dry run only"),
+        (("--dry-run", "--base-fee", "1"), "fees are given without a fee profile"),
         (("--dry-run", "--fees", "mainnet", "--base-fee", "0"), "the base fee is 0"),
         (("--dry-run", "--fees", "mainnet", "--base-fee", "inf"), "base_fee is inf"),
         (("--token", "0x" + "11" * 20, "--test-token"), "a token is named and a test token"),
@@ -73,7 +73,7 @@ def test_a_deployment_above_the_bound_is_refused_before_anything_is_sent(lockste
         command = ("contracts", "deploy", "--rpc", chain.url, "--deployment", file, *keys, "--json")
         dear = lockstep(*command, "--max-fee", "5 gwei")
         assert (dear.code, dear.error["code"]) == (75, "try_later.fee")
-        assert dear.error["message"] == "the base fee is 50 gwei a unit of gas, above the bound of 5 gwei"
+        assert dear.error["message"] == "the base fee is 50 gwei per unit of gas, above the bound of 5 gwei"
         assert "--max-fee" in dear.error["hint"]
         assert (chain.w3.eth.block_number, chain.w3.eth.get_transaction_count(account.address)) == (before, 0)
         assert not file.exists()

@@ -230,8 +230,8 @@ def test_a_game_in_which_no_number_was_computed_has_none_to_check(
         places = [*played.places(tmp_path), "--storage", f"dir://{tmp_path / 'store'}"]
         ended = lockstep("dispute", "check", game.hex(), *places, "--json")
         assert (ended.code, ended.error["code"]) == (2, "usage")
-        assert "computed no number" in ended.error["message"]
-        assert ended.error["hint"].startswith("lockstep replay ")
+        assert "not computed a number" in ended.error["message"]
+        assert ended.error["hint"].startswith("give `lockstep replay ")
 
 
 def test_the_command_that_reproduces_a_claim_has_the_places_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:

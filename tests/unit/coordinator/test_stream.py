@@ -248,7 +248,7 @@ def test_a_server_that_stops_ends_its_streams_and_takes_no_more(database: Databa
             while any(len(ids) < 2 for ids in found):
                 await asyncio.sleep(0.02)
         await stream.close()
-        with pytest.raises(TryLater, match="stops"):
+        with pytest.raises(TryLater, match="is stopping"):
             stream.enter("10.0.0.2")
         async with asyncio.timeout(PATIENCE):
             return await asyncio.gather(*waiting)

@@ -45,6 +45,9 @@ def test_a_demo_that_failed_leaves_none_and_another_begins_anew(tmp_path: Path) 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(DoctorError, match="no market's folder"), local.to_keep(tmp_path, local.LocalOptions()):
+    with (
+        pytest.raises(DoctorError, match="not the folder of a local market"),
+        local.to_keep(tmp_path, local.LocalOptions()),
+    ):
         pass
     assert (tmp_path / "mine").read_text() == "mine"

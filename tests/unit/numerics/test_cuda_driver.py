@@ -122,14 +122,14 @@ def test_a_step_that_was_started_before_is_one_graph(environment: dict[str, str]
 def test_a_driver_that_makes_no_graph_starts_kernels_one_by_one(environment: dict[str, str]) -> None:
     done = run(GRAPHS, {**environment, "TELL_GRAPHS": "1", "NO_GRAPHS": "1"})
     assert done.stdout == "True\n", done.stderr
-    assert "launches are started one by one: the CUDA driver says CUDA_ERROR_INVALID_VALUE" in done.stderr
+    assert "kernels are launched one by one: the CUDA driver returned CUDA_ERROR_INVALID_VALUE" in done.stderr
     assert "graph\n" not in done.stderr
 
 
 def test_a_driver_without_a_device_is_a_usage_error(environment: dict[str, str]) -> None:
     code = "from lockstep.numerics.cuda.device import Cuda; Cuda()"
     done = run(code, {**environment, "NO_DEVICE": "1"})
-    assert "UsageError: no CUDA device: the CUDA driver says CUDA_ERROR_NO_DEVICE" in done.stderr
+    assert "UsageError: no CUDA device: the CUDA driver returned CUDA_ERROR_NO_DEVICE" in done.stderr
 
 
 def test_another_ordinal_names_those_that_there_are(environment: dict[str, str]) -> None:
@@ -151,7 +151,7 @@ def test_auto_takes_the_device_and_the_processor_where_there_is_none(environment
     assert done.stdout.strip() == f"Choice({told})", done.stderr
     without = run(code, {**environment, "NO_DEVICE": "1"}).stdout
     assert "device='cpu'" in without
-    assert "why='no CUDA device: the CUDA driver says CUDA_ERROR_NO_DEVICE'" in without
+    assert "why='no CUDA device: the CUDA driver returned CUDA_ERROR_NO_DEVICE'" in without
 
 
 MACHINE_CODE = """

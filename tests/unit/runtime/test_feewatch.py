@@ -50,7 +50,7 @@ def test_a_fee_above_the_bound_is_told_at_both_ends(world: World, outbox: Outbox
         outbox.submit(call, "unbond", check=False)
     held = watch.look(world.head)
     assert watch.look(world.head) == held, "asked once a head"
-    assert held.endswith("waits: the base fee is 9 gwei a unit of gas, above the bound of 5 gwei")
+    assert held.endswith("waits: the base fee is 9 gwei per unit of gas, above the bound of 5 gwei")
     assert watch.look(world.head) == held == vitals.held
     assert told == [("held", {"message": held})], "once"
     now[0] += 7

@@ -134,7 +134,7 @@ class Refused(nn.Module):
     [
         ("another name", "depends on data"),
         ("no draw", "depends on data"),
-        ("another shape", "returns no tensor like its input"),
+        ("another shape", "does not return a tensor of its input's shape"),
         ("no layer", "never called"),
     ],
 )

@@ -46,8 +46,8 @@ def _counts(x: torch.Tensor) -> list[int]:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        (lambda x: x.new_zeros(_counts(x)[0]), "a number that depends on data"),
-        (lambda x: x.split(_counts(x))[0] * 2, "mul of rows that data have chosen"),
+        (lambda x: x.new_zeros(_counts(x)[0]), "tolist of a tensor that depends on data"),
+        (lambda x: x.split(_counts(x))[0] * 2, "mul of rows that depend on data"),
         (lambda x: torch.cat([*(x.split(_counts(x))), x]), "joined with other tensors"),
         (lambda x: torch.cat(x.split(_counts(x))[::-1]), "in another order"),
         (lambda x: torch.cat(x.split(_counts(x))[:1]), "in another order"),

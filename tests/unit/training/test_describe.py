@@ -358,7 +358,7 @@ def test_every_term_of_a_job_can_be_set_and_stands(folder: Path, name: str) -> N
 def test_terms_that_say_a_thing_twice_or_break_a_floor_are_refused(folder: Path) -> None:
     for changes, named in (
         ({"terms": {"gas_price": "1 wei"}, "gas_price": "1 wei"}, "beside terms.gas_price"),
-        ({"terms": {"slot_price": "1 LST"}, "price": "0.5"}, "beside terms.slot_price"),
+        ({"terms": {"slot_price": "1 LST"}, "price": "0.5"}, "both price and terms.slot_price"),
         ({"terms": {"slot_stake": "1 LST"}}, "slot_stake"),
         ({"terms": {"slot_price": 5}}, "without a unit"),
         ({"terms": {"max_fail": True}}, "max_fail"),

@@ -158,7 +158,7 @@ def test_a_missing_and_a_huge_tokenizer_are_told(tmp_path: Path, monkeypatch: py
         Tokenizer.read(tmp_path)
     with (tmp_path / "huge.json").open("wb") as file:
         file.truncate(tokens.MAX_TOKENIZER_BYTES + 1)
-    with pytest.raises(UsageError, match="more than 64 MiB"):
+    with pytest.raises(UsageError, match="larger than 64 MiB"):
         Tokenizer.read(tmp_path / "huge.json")
 
 
@@ -204,7 +204,7 @@ def test_a_manifest_names_the_tokenizer_and_anybody_makes_the_rows_again(
     loaded = load_dataset(store, cid, root=dataset.root)
     tokens.verify(loaded, texts, manifest.tokenizer.recipe(store), tmp_path / "theirs")
     (texts / documents_of(texts, TRAIN)[3].path.name).write_text("something else entirely")
-    with pytest.raises(Mismatch, match=r"rows of tokens|is not what the texts give"):
+    with pytest.raises(Mismatch, match=r"rows of tokens|of the dataset differs from the texts"):
         tokens.verify(loaded, texts, recipe, tmp_path / "theirs")
     with pytest.raises(UsageError, match="of bytes"):
         tokens.verify(loaded, texts, None)
@@ -218,7 +218,7 @@ def test_another_tokenizer_under_the_manifests_link_is_refused(texts: Path, byte
     other = store.put_node({**node, "tokenizer": {**node["tokenizer"], "sha256": bytes(32)}})
     link = load_manifest(store, other).tokenizer
     assert link is not None
-    with pytest.raises(Mismatch, match="another tokenizer"):
+    with pytest.raises(Mismatch, match="is not the one that its dataset names"):
         link.recipe(store)
 
 
@@ -243,9 +243,9 @@ def test_a_job_is_described_with_a_tokenizer_and_its_model_must_hold_the_tokens(
     job = job_of({**DESCRIBED, "model": {**MODEL, "vocabulary": 600}}, tmp_path)
     assert (job.dataset.vocabulary, job.dataset.row_tokens) == (600, 17)
     assert job.dataset.recipe == Recipe(bytelevel, END, TRAIN)
-    with pytest.raises(UsageError, match="a vocabulary of 599 for texts of 600 tokens"):
+    with pytest.raises(UsageError, match="vocabulary is 599, and the texts have 600 different tokens"):
         job_of({**DESCRIBED, "model": {**MODEL, "vocabulary": 599}}, tmp_path)
-    for given, told in (({}, "without a tokenizer"), ({"tokenizer": 3}, "tokens.tokenizer"), ({"file": ""}, "tokens")):
+    for given, told in (({}, "names no tokenizer"), ({"tokenizer": 3}, "tokens.tokenizer"), ({"file": ""}, "tokens")):
         with pytest.raises(UsageError, match=told):
             job_of({**DESCRIBED, "tokens": given, "model": MODEL}, tmp_path)
 

@@ -1,7 +1,7 @@
-"""Parties that lie, for devnets alone: each is an honest program with one part of it replaced.
+"""Lying parties, for devnets only: each is an honest program with one part replaced.
 
     python -m lockstep.demo.cheats NAME SEED worker up ...      an honest `lockstep worker up ...` that lies once
 
-The demo's liars and the tests' are these. Nothing of the honest programs knows them: no setting, file or argument of
-theirs changes what is claimed.
+The demo and the tests use these liars. The honest programs do not refer to them: no setting, file or argument of an
+honest program changes what it claims.
 """

@@ -17,7 +17,7 @@ QUEUE = "coordinator.queue"
 
 
 def replace_part(name: str, seed: int, program: str) -> None:
-    """Put the lie into a program's own modules; raises UsageError if it has no such lie."""
+    """Installs the lie in a program's own modules; raises UsageError if the program has no such lie."""
     if program == "worker" and name in lies.OF_SLOTS:
         import worker.service
         from lockstep.demo.cheats.worker import worker_of

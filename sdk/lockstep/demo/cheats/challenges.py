@@ -1,4 +1,4 @@
-"""A lying challenger, for devnets alone: it attacks an honest claim with a step that it made up.
+"""A lying challenger, for devnets only: it attacks an honest claim with an invented step.
 
 The lie is one flipped bit of one op's output at step 1. The liar picks towards it as an honest challenger would, down
 to the element, and there the contract computes the bits that the defender claimed: nothing can be proved, the liar's
@@ -58,21 +58,21 @@ class Aim:
 
 @dataclass(frozen=True)
 class Rejected:
-    """The end that the game about the lie must have, and the place that the liar aims at."""
+    """The expected end of the game about the lie, and the place that the liar aims at."""
 
     program: str
     step: int
     verdict: str
     aims_at: Aim
-    """Not where the game ends: nothing is proved there."""
+    """The place of the lie; the game does not end there, since nothing is proved."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written to stdout."""
+        """Returns the expectation as printed on stdout."""
         return asdict(self)
 
 
 def place_of(programs: ClaimSchedule, seed: int) -> Aim:
-    """An op, an element and a chunk of the step Program."""
+    """Draws an op, an element and a chunk of the step Program."""
     random = Random(f"lockstep/{FALSE_CHALLENGE}/{seed}")
     step = programs.step
     index = random.randrange(len(step.ops))
@@ -85,7 +85,7 @@ def place_of(programs: ClaimSchedule, seed: int) -> Aim:
 
 @dataclass(frozen=True)
 class InventedStep:
-    """An honest transition with one bit of one op's output flipped, and its tree made to agree."""
+    """An honest transition with one bit of one op's output flipped, and its tree recomputed."""
 
     honest: MaterialisedStep
     place: Aim
@@ -97,7 +97,7 @@ class InventedStep:
 
     @property
     def prev(self) -> Levels:
-        """The honest S_{t-1}: the game is about what follows from it."""
+        """The tree of the honest S_{t-1}, from which the step starts."""
         return self.honest.prev
 
     @cached_property
@@ -111,15 +111,15 @@ class InventedStep:
 
     @property
     def root(self) -> StateRoot:
-        """An S_1 that is not the honest one, though no op behind the lie follows from it."""
+        """A root of S_1 that differs from the honest one, although no later op was recomputed from the lie."""
         return StateRoot(merkle.leaf(self.graph[-1][0]))
 
     def output(self, op: int) -> CommittedTensor:
-        """An op's output; the lie at its place."""
+        """Returns an op's output; the invented one for the op of the lie."""
         return self._invented if op == self.place.op_index else self.honest.output(op)
 
     def state(self, entry: int) -> CommittedTensor:
-        """A tensor of S_{t-1}."""
+        """Returns a tensor of S_{t-1}."""
         return self.honest.state(entry)
 
     def dataset(self) -> CommittedTensor:
@@ -127,7 +127,7 @@ class InventedStep:
         return self.honest.dataset()
 
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
-        """One level of a fold; of the lie: one word flipped on the way to its chunk."""
+        """Returns one level of a fold's partials; for the lie, with the word flipped that leads to its chunk."""
         words = list(self.honest.partials(op, element, group))
         place = self.place
         if (op, element) == (place.op_index, place.element) and place.chunk is not None:
@@ -157,7 +157,7 @@ class FalseChallenger:
         self._stuck = False
 
     def run(self, stop: Flag) -> None:
-        """Until `stop` is set."""
+        """Runs until `stop` is set."""
         seen = -1
         while not stop.is_set():
             try:
@@ -237,7 +237,7 @@ class FalseChallenger:
 
 
 def challenger_of(seed: int) -> Callable[..., FalseChallenger]:
-    """Returns a maker of false challengers, which stands in the place of the verifier's service."""
+    """Returns a constructor of false challengers that replaces the verifier's service."""
 
     def made(party: Party, *_: object, **__: object) -> FalseChallenger:
         require_devnet(party.addresses.chain_id)

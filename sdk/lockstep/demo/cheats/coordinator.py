@@ -1,4 +1,4 @@
-"""An aggregator whose merges are off, and that defends them down to the leaf."""
+"""An aggregator that computes wrong merges, and defends them down to the leaf."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lockstep.storage.payload import Checkpoint
 
 
 class LyingAggregator(Aggregator):
-    """Merges by a forged Program."""
+    """An aggregator that merges by a forged Program."""
 
     cheat: Cheat
 
     def merge_run(self, base: Checkpoint, payloads: Sequence[Tensors | None], r: RoundRecord) -> ClaimRun:
-        """The lying run of a round's merge."""
+        """Returns the lying computation of a round's merge."""
         return self.cheat.run(super().merge_run(base, payloads, r))
 
 
 class LyingAggregators(Aggregators):
-    """Opens every job with a lying aggregator."""
+    """Creates a lying aggregator for each job."""
 
     def __init__(self, parts: CoordinatorParts, name: str, seed: int) -> None:
         super().__init__(parts)
@@ -34,7 +34,7 @@ class LyingAggregators(Aggregators):
         self._seed = seed
 
     def make(self, job: Job) -> Aggregator:
-        """An aggregator that tells which lie it is about to tell."""
+        """Creates an aggregator, and prints the lie that it will tell."""
         party = self._parts.party
         cheat = cheat_of(self._name, job.programs, job.params, self._seed, party.addresses.chain_id)
         event("lie", time=party.head().time, cheat=cheat.name, expectation=cheat.expectation.to_dict())
@@ -44,7 +44,7 @@ class LyingAggregators(Aggregators):
 
 
 def coordinator_of(name: str, seed: int) -> type[Coordinator]:
-    """The coordinator that tells the lie `name`, its place drawn from `seed`."""
+    """Returns a coordinator class that tells the lie `name`, at a place drawn from `seed`."""
 
     class LyingCoordinator(Coordinator):
         def aggregators(self, parts: CoordinatorParts) -> Aggregators:

@@ -81,13 +81,13 @@ class Expectation:
     verdict: str = "fraud"
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written to stdout."""
+        """Returns the expectation as printed on stdout."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Forgery:
-    """A Program in the place of the honest one."""
+    """A Program that replaces the honest one."""
 
     program: Program
     hidden: int | None = None
@@ -96,7 +96,8 @@ class Forgery:
 
 @dataclass(frozen=True)
 class Nudge:
-    """A word that is a little off: which is known before the run, which way only where it can be seen."""
+    """A lie about one word that is slightly off: its place is known before the run, its direction only when the word
+    is."""
 
     t: int
     op: int
@@ -107,7 +108,7 @@ class Nudge:
     """The code that is off, where the word has four of them."""
 
     def moved(self, word: int, way: int) -> int | None:
-        """The next word that way, or the word with the next code; None where there is none."""
+        """Returns the next word in direction `way`, or the word with the next code; None if there is none."""
         if self.code is None:
             beside = (word + way) & scalar.MASK
             return None if scalar.is_nan(word) or scalar.is_nan(beside) else beside
@@ -118,7 +119,7 @@ class Nudge:
 
 @dataclass(frozen=True)
 class Swap:
-    """A value that changes places with a zero beside it; which one is known when the run has come there."""
+    """A lie that exchanges a value with a zero beside it; the run determines which value."""
 
     t: int
     op: int
@@ -152,7 +153,7 @@ class Cheat:
     """The liar starts from the zero carry of its period's first round, whatever it has put out since."""
 
     def run(self, honest: ClaimRun) -> LyingRun:
-        """The lying run of a claim."""
+        """Returns the lying computation of a claim."""
         start: State = honest.start
         if self.stale and honest.carried is not None:
             carry = honest.job.params.sections.carry
@@ -169,7 +170,7 @@ class LyingRun(ClaimRun):
     _nudged: dict[int, tuple[Forgery | None, Lies]] = field(default_factory=dict, repr=False, compare=False)
 
     def advance(self, t: int, state: State) -> State:
-        """The tensors of S_t from those of S_{t-1}, as the liar has them."""
+        """Computes the tensors of S_t from those of S_{t-1}, with the lie."""
         forgery, _ = self._forgery(t, state)
         if forgery is None:
             return super().advance(t, state)
@@ -240,14 +241,14 @@ class LyingRun(ClaimRun):
 
 @dataclass(frozen=True)
 class Behind:
-    """A forged Program's outputs (`trace.Made`) under the numbers of the honest one's ops."""
+    """A forged Program's outputs (`trace.Made`), numbered as the honest Program's ops."""
 
     forged: Made
     hidden: int | None
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
-        """All but the hidden one's."""
+        """The roots of all outputs but the hidden one's."""
         return tuple(root for i, root in enumerate(self.forged.roots) if i != self.hidden)
 
     def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
@@ -264,7 +265,7 @@ class LyingStep(StepTrace):
     lies: Lies = field(default_factory=dict)
 
     def partials(self, op: int, element: int, group: int | None = None) -> list[int]:
-        """One level of a fold; of a lie, the words that combine to it."""
+        """Returns one level of a fold's partials; for a lie, the words that combine to it."""
         return list(self.lies.get((op, element), ())) or super().partials(op, element, group)
 
 
@@ -272,7 +273,7 @@ class LyingStep(StepTrace):
 
 
 def skipped_step(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
-    """Step t passes its state on, but for the clock."""
+    """Step t passes its state on unchanged, except for the clock."""
     t = random.randint(1, params.role.inner_steps)
     step, ops = programs.step, list(programs.step.ops)
     entries = {k: a.index for k, a in _trained(step, params)}
@@ -323,7 +324,7 @@ def other_data(programs: ClaimSchedule, params: JobParams, random: Random) -> Ch
 
 
 def wrong_lr(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
-    """Every step takes the learning rate half as large again."""
+    """Every step uses 1.5 times the learning rate."""
     step = programs.step
     table = learning_rate(step, params)
     reader = _first(step, lambda op: any(v.tag == Tag.CONST and v.index == table for v in op.views), "reads no table")
@@ -336,7 +337,7 @@ def wrong_lr(programs: ClaimSchedule, params: JobParams, random: Random) -> Chea
 
 
 def scaled_payload(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
-    """The payload counts ten times."""
+    """The payload is multiplied by ten."""
     encode, t = programs.encode, params.role.inner_steps + 1
     op = _difference(encode, params)
     forged = inserted(encode, op, (Instr(Code.IMM, imm=TEN), Instr(Code.FMUL, 0, 2)))
@@ -352,7 +353,7 @@ def wrong_index(programs: ClaimSchedule, params: JobParams, random: Random) -> C
 
 
 def tampered_residual(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
-    """One tensor that the slot keeps for its next round counts ten times: what its payload lacks, or a momentum."""
+    """One tensor that the slot keeps for its next round is multiplied by ten: the payload's residual, or a momentum."""
     encode, t, sections = programs.encode, params.role.inner_steps + 1, params.sections
     kept = _computed(encode, sections.carried) - _computed(encode, sections.payload)
     found = sorted(op for op in kept if encode.ops[op].dtype == F32)
@@ -364,7 +365,7 @@ def tampered_residual(programs: ClaimSchedule, params: JobParams, random: Random
 
 
 def stale_carry(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
-    """The slot says that it starts from what it put out last, and starts from zero."""
+    """The slot claims to start from its latest carry, but starts from zero."""
     if not params.role.carries:
         raise UsageError("this job's slots keep nothing from round to round", hint=CARRIES)
     step = programs.step
@@ -374,14 +375,14 @@ def stale_carry(programs: ClaimSchedule, params: JobParams, random: Random) -> C
 
 
 def silent(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
-    """One ulp off, and then no move."""
+    """One word is one ulp off, and the liar never answers a challenge."""
     lie = one_ulp(programs, params, random)
     ended = Expectation("step", lie.expectation.step, None, verdict="timeout")
     return replace(lie, name="silent", expectation=ended, silent=True)
 
 
 def two_signatures(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
-    """The claim is right, and another one is signed for the same slot, as two machines with one key would."""
+    """The claim is right, but the worker signs another one for the same slot, as two machines with one key would."""
     return Cheat("two-signatures", Expectation("slot", 0, None, verdict="equivocation"), signs_twice=True)
 
 
@@ -426,8 +427,8 @@ def require_devnet(chain_id: int) -> None:
 
 
 def cheat_of(name: str, programs: ClaimSchedule, params: JobParams, seed: int, chain_id: int, draw: int = 0) -> Cheat:
-    """The lie `name` about a job, its place the draw of that number from `seed`; raises UsageError off devnets, or for
-    no such lie."""
+    """Returns the lie `name` about a job, at draw number `draw` from `seed`; raises UsageError off devnets, or if there
+    is no such lie."""
     require_devnet(chain_id)
     known = OF_SLOTS | OF_MERGES
     if name not in known:
@@ -439,7 +440,7 @@ def cheat_of(name: str, programs: ClaimSchedule, params: JobParams, seed: int, c
 
 
 def inserted(program: Program, at: int, instrs: Sequence[Instr]) -> Program:
-    """`program` with a map after op `at` that everybody reads in its stead.
+    """Returns the Program with a map after op `at` that all readers of the op read instead.
 
     The expression's registers: 0 the op's value, 1 the flat element; then one per instruction.
     """
@@ -458,8 +459,8 @@ def inserted(program: Program, at: int, instrs: Sequence[Instr]) -> Program:
 
 
 def wrong_partials(mode: int, honest: Sequence[int], chunk: int, lie: int) -> tuple[int, ...] | None:
-    """Partials, at most 256, that combine to `lie` and differ from the honest ones in `chunk` alone; None if no word
-    does that.
+    """Returns at most 256 partials that combine to `lie` and differ from the honest ones only in `chunk`; None if no
+    word does that.
 
     The combination never falls as one of its terms rises, so the term is found by bisection over the floats in order.
     """
@@ -483,7 +484,8 @@ def wrong_partials(mode: int, honest: Sequence[int], chunk: int, lie: int) -> tu
 
 
 def learning_rate(program: Program, params: JobParams) -> int:
-    """Index of the constant that holds the learning rates: a table read for the parameters, not for the moments."""
+    """Returns the index of the constant with the learning rates: a table read for the parameters, not for the
+    moments."""
     trained, live = _trained(program, params), params.sections.live
     of_live = set().union(*(_consts_behind(program, a.index) for k, a in trained if k < live.stop))
     of_moments = set().union(*(_consts_behind(program, a.index) for k, a in trained if k >= live.stop))
@@ -505,7 +507,7 @@ def _nudged(program: Program, nudge: Nudge, off: int) -> Forgery:
 
 
 def _set(program: Program, op: int, words: Mapping[int, int]) -> Forgery:
-    """Other words at some elements of an op's output."""
+    """Returns a forgery with other words at some elements of an op's output."""
     expression: list[Instr] = []
     value = 0
     for element, word in words.items():
@@ -563,7 +565,8 @@ def _is_random(op: Op) -> bool:
 
 
 def _behind(program: Program, ops: Sequence[int], through: Sequence[Kind]) -> list[int]:
-    """All ops that `ops` are computed from, looking through ops of some kinds only; in order, `ops` included."""
+    """Returns, in order, `ops` and the ops from which they are computed, following operands only through ops of some
+    kinds."""
     found, open_ = set(ops), list(ops)
     while open_:
         at = open_.pop()
@@ -592,7 +595,7 @@ def _is_one_hot(program: Program, fold: Op) -> bool:
 
 
 def _computed(program: Program, section: slice) -> set[int]:
-    """The ops that a section of the output names."""
+    """Returns the ops whose outputs are in a section of the Program's output."""
     return {a.index for a in program.outputs[section] if a.kind == Alias.OP_KIND}
 
 
@@ -653,7 +656,7 @@ def _faster(table: Const, row: int) -> Const:
 
 
 def _rank_of_word(word: int) -> int:
-    """Floats in order: -inf .. -0 .. +0 .. +inf as consecutive integers, -0 just below +0."""
+    """Maps floats in order to consecutive integers: -inf .. -0 .. +0 .. +inf, -0 just below +0."""
     return word if word < scalar.SIGN else -1 - (word & ~scalar.SIGN & scalar.MASK)
 
 

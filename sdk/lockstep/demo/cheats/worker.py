@@ -36,20 +36,21 @@ DRAWS = 16
 
 
 class Told:
-    """The claim that was lied about; remembered, so that a liar that was killed goes on with the same lie."""
+    """The claim with the lie, stored on disk, so that a restarted liar continues with the same lie."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / NAME
         self.claim = ClaimId(bytes.fromhex(self._path.read_text())) if self._path.exists() else None
 
     def about(self, claim: ClaimId) -> None:
-        """Remember the claim."""
+        """Stores the claim."""
         self.claim = claim
         self._path.write_text(claim.hex())
 
 
 class Lies:
-    """The lie about each job, made when it is first asked for; about a claim, at the first drawn place that shows."""
+    """The lie about each job, created on first use; about a claim, at the first drawn place that shows in its
+    result."""
 
     def __init__(self, parts: WorkerParts, told: Told, name: str, seed: int) -> None:
         self.told = told
@@ -64,14 +65,15 @@ class Lies:
         return job in self._cheats
 
     def about(self, taken: Taken) -> Cheat:
-        """The lie about a job; raises UsageError off devnets."""
+        """Returns the lie about a job; raises UsageError off devnets."""
         job = taken.ledger.id
         if job not in self._cheats:
             self._cheats[job] = self._drawn(taken, 0)
         return self._cheats[job]
 
     def run(self, taken: Taken, honest: ClaimRun, claim: ClaimId) -> LyingRun:
-        """The lying run of a claim, the same at every call; another place than was declared last is declared."""
+        """Returns the lying run of a claim, the same at every call; prints its place if it differs from the last
+        printed one."""
         if claim not in self._of:
             places = (self._drawn(taken, draw) for draw in range(DRAWS))
             self._of[claim] = next((cheat for cheat in places if cheat.run(honest).shows), self.about(taken))
@@ -97,14 +99,14 @@ class LyingTraining(Training):
         self._lies = lies
 
     def train(self, taken: Taken, r: RoundView, slot: int, now: Seconds) -> None:
-        """Say which lie the job is told before its first claim is computed."""
+        """Prints the lie about a job before its first claim is computed."""
         if taken.ledger.id not in self._lies:
             cheat = self._lies.about(taken)
             event("lie", time=now, cheat=cheat.name, expectation=cheat.expectation.to_dict())
         super().train(taken, r, slot, now)
 
     def run_of(self, material: Material, taken: Taken) -> ClaimRun | None:
-        """A claim's run as it was claimed."""
+        """Returns a claim's run as it was claimed: with the lie, if it is the lying claim."""
         honest = super().run_of(material, taken)
         lies = honest is not None and material.claim == self._lies.told.claim
         return self._lies.run(taken, honest, material.claim) if honest is not None and lies else honest
@@ -122,14 +124,14 @@ class LyingTraining(Training):
 
 
 class LyingCommitments(Commitments):
-    """Signs two claims for one slot, where that is the lie."""
+    """Commitments that sign two claims for one slot, if the lie is to do so."""
 
     def __init__(self, parts: WorkerParts, sender: Sender[Act], training: Training, lies: Lies) -> None:
         super().__init__(parts, sender, training)
         self._lies = lies
 
     def announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
-        """Tell the coordinator what is claimed, and then something else."""
+        """Announces the claim to the coordinator, and then a different one for the same slot."""
         super().announce(taken, r, material, now)
         if self._lies.about(taken).signs_twice and self._lies.told.claim in (None, material.claim):
             self._lies.told.about(material.claim)
@@ -138,22 +140,22 @@ class LyingCommitments(Commitments):
 
 
 class SilentDefence(Defence):
-    """Answers no challenge of the claim that was lied about."""
+    """Answers no challenge of the lying claim."""
 
     def __init__(self, parts: WorkerParts, wake: Callable[[], None], told: Told) -> None:
         super().__init__(parts, wake)
         self._told = told
 
     def answered(self, ledger: Ledger) -> dict[GameId, ClaimId]:
-        """The games about the other claims."""
+        """Returns the games about all other claims."""
         return {game: claim for game, claim in super().answered(ledger).items() if claim != self._told.claim}
 
 
 def worker_of(name: str, seed: int) -> type[Worker]:
-    """The worker that tells the lie `name`, its place drawn from `seed`."""
+    """Returns a worker class that tells the lie `name`, at a place drawn from `seed`."""
 
     class LyingWorker(Worker):
-        """Expects to lose a claim's stake, and goes on."""
+        """A worker that keeps running although it expects to lose a claim's stake."""
 
         def skills(self, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
             parts = self.parts

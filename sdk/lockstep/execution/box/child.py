@@ -1,4 +1,4 @@
-"""The confined child: `python -I -m lockstep.execution.box.child WIRE`, started by `handle.Box` and by nobody else.
+"""The confined child: `python -I -m lockstep.execution.box.child WIRE`, which only `handle.Box` starts.
 
     launcher    namespaces of its own; ends the others when its parent is gone     (stdin: the parent's life)
     first       process 1 of its namespace: whatever is left ends with it

@@ -1,4 +1,5 @@
-"""The rights that a process gives up before it runs what a stranger wrote: other processes, the network, files, memory.
+"""Confines a process before it runs a stranger's Programs: no other processes, network or foreign files, bounded
+memory.
 
     apart()                      # namespaces of its own: users, processes, network, IPC
     limited(limits)              # resource limits
@@ -53,7 +54,7 @@ OOM_SCORE = 1000
 
 @dataclass(frozen=True)
 class Allowance:
-    """The most that a confined process takes."""
+    """The resource limits of a confined process."""
 
     memory: int
     """Bytes of its own, beside what it has when they are set."""

@@ -42,7 +42,7 @@ class BoxedExecutable(Executable):
 
     @property
     def compiled(self) -> bool:
-        """Not known here."""
+        """False: this process does not know if the child has compiled its loops."""
         return False
 
     def run(
@@ -52,7 +52,7 @@ class BoxedExecutable(Executable):
         dataset: Array | None = None,
         keep: bool = False,
     ) -> tuple[Array | None, ...]:
-        """See `Executable.run`."""
+        """Runs the Program in the child, as `Executable.run` does here."""
         if keep:
             made = self.outputs(state, context, dataset, frozenset(range(len(self.program.ops))))
             return tuple(made[op] for op in range(len(self.program.ops)))
@@ -64,7 +64,7 @@ class BoxedExecutable(Executable):
     def roots(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None
     ) -> tuple[TensorRoot, ...]:
-        """See `Executable.roots`."""
+        """Returns the roots of all ops' outputs, as `Executable.roots` does, computed in the child."""
         due = HASH_BYTES * len(self.program.ops)
         arrays, rows = self._given(state, dataset)
         found, _ = self.box.transit(
@@ -88,7 +88,7 @@ class BoxedExecutable(Executable):
     def outputs(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None, ops: frozenset[int]
     ) -> dict[int, Array]:
-        """See `Executable.outputs`."""
+        """Returns the outputs of some ops, as `Executable.outputs` does, computed in the child."""
         return self._made("outputs", state, context, dataset, sorted(ops))
 
     def rest(self) -> None:

@@ -53,7 +53,7 @@ def folder_of(job: JobId) -> Folder:
 
 
 def _held(path: Path) -> int:
-    """A folder, opened and locked for those who use it together."""
+    """Opens a folder and locks it for the processes that share it."""
     while True:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         # What ran in it may have closed it to its own user.

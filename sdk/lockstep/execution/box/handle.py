@@ -1,4 +1,4 @@
-"""The parent's side of one confined child: it starts it, orders, waits no longer than it said, and ends it.
+"""The parent's side of one confined child: starts it, sends orders with a timeout, and ends it.
 
     with Box(limits, store) as box:
         box.call("load", seconds=60, params=params, ...)      # raises what the work raised, Crashed, or Cancelled
@@ -157,7 +157,7 @@ class Box(Closing):
             except wire.Late as error:
                 raise self._dead(f"it was not done after {seconds:.0f} s", Overdue) from error
             except (OverflowError, Malformed) as error:
-                raise self._dead(f"it answered what is none: {error}") from error
+                raise self._dead(f"its answer is malformed: {error}") from error
 
     def rest(self, root: bytes) -> None:
         """Has the child free what a Program keeps for its next run, at its next order."""
@@ -174,13 +174,13 @@ class Box(Closing):
         self._kill()
 
     def close(self) -> None:
-        """Ends the child, and waits until whoever uses it has left it."""
+        """Ends the child, and waits until its users have left it."""
         self.cancel()
         with self._busy:
             self._clear()
 
     def leave(self) -> None:
-        """Ends the child and waits for nobody: whoever uses it closes it."""
+        """Ends the child without waiting; its present user closes it."""
         self._left.set()
         self.cancel()
         if self._busy.acquire(blocking=False):
@@ -283,7 +283,7 @@ class Box(Closing):
             return bytes(blob), []
 
     def _raised(self, kinds: Sequence[str], message: str, hint: str) -> LockstepError:
-        """The error that a child tells of; the store's is the parent's own."""
+        """Returns the error that a child reports, or the parent's own store error that caused it."""
         if self._store_error is not None:
             return self._store_error
         if "Unmapped" in kinds:
@@ -301,7 +301,7 @@ class Box(Closing):
         return kind(f"what runs its Programs was ended: {self._end}", HINT)
 
     def _death(self) -> str:
-        """The way in which the child died."""
+        """Describes how the child died."""
         if self._end is not None:
             return self._end
         try:

@@ -45,7 +45,7 @@ class Unmapped(LockstepError):
 
 
 class Inmate:
-    """One child at work."""
+    """Executes orders in one confined child."""
 
     def __init__(self, pipe: socket.socket) -> None:
         self._pipe = pipe
@@ -62,7 +62,7 @@ class Inmate:
         self._threads, self._path = 1, "auto"
 
     def serve(self) -> None:
-        """Does what it is told until nobody tells it anything more."""
+        """Executes orders until the parent closes the connection."""
         while True:
             try:
                 said, handles = wire.ordered(self._pipe)
@@ -158,7 +158,7 @@ class Inmate:
         self, program: bytes, state: Sequence[Spot | None], context: StepContext, dataset: Spot | None,
         into: dict[int, Spot],
     ) -> dict[str, Any]:  # fmt: skip
-        """Runs a Program; `into`: by op, where its output goes."""
+        """Runs a Program; `into` has the shared memory for each op's output."""
         made = {op: array_at(self._memory[place.segment], place) for op, place in into.items()}
         self._executable(program).write(self._state(state), context, self._rows(dataset), made)
         return {}
@@ -174,7 +174,7 @@ class Inmate:
         self, program: bytes, state: Sequence[Spot | None], context: StepContext, dataset: Spot | None,
         into: dict[int, Spot],
     ) -> dict[str, Any]:  # fmt: skip
-        """The outputs of some ops; `into`: by op, where its output goes."""
+        """Computes the outputs of some ops; `into` has the shared memory for each op's output."""
         made = self._executable(program).outputs(self._state(state), context, self._rows(dataset), frozenset(into))
         for op, place in into.items():
             self._write(place, made[op])
@@ -210,7 +210,7 @@ class Inmate:
         return array
 
     def _state(self, places: Sequence[Spot | None]) -> list[Array | None]:
-        """A tensor that stands in two places is one."""
+        """Returns the state's arrays; one tensor at two entries becomes one array."""
         known: dict[Spot, Array] = {}
         return [None if p is None else known.setdefault(p, self._at(p)) for p in places]
 
@@ -234,7 +234,7 @@ class AskedStore(ContentStore):
 
     @property
     def url(self) -> str:
-        """None: nobody else reaches it."""
+        """Empty: no other process can reach this store."""
         return ""
 
     def check(self) -> None:
@@ -246,7 +246,7 @@ class AskedStore(ContentStore):
         return AskedCache(self._asked)
 
     def fetch_block(self, cid: Cid) -> bytes:
-        """One block."""
+        """Fetches one block through the parent."""
         return bytes(self._asked({"want": "block", "cid": cid, "size": 0})[0])
 
     def blob(self, cid: str, size: int) -> memoryview:
@@ -262,19 +262,19 @@ class AskedStore(ContentStore):
             os.close(handles[0])
 
     def blobs(self, wanted: Sequence[tuple[Cid, int]]) -> list[memoryview]:
-        """One after the other."""
+        """Fetches several blobs through the parent, one after the other."""
         return [self.blob(*pair) for pair in wanted]
 
     def put_block(self, block: bytes, codec: BlockCodec) -> Cid:
-        """Refused."""
+        """Raises UsageError: a confined child stores nothing."""
         raise UsageError("a confined child stores nothing")
 
     def put_stream(self, file: BinaryIO) -> Cid:
-        """Refused."""
+        """Raises UsageError: a confined child stores nothing."""
         raise UsageError("a confined child stores nothing")
 
     def has(self, cid: str) -> bool:
-        """Nothing lies here."""
+        """Returns False: the child has no blocks of its own."""
         return False
 
     def _asked(self, what: dict[str, Any]) -> tuple[bytes, list[int]]:

@@ -63,7 +63,7 @@ TRIALS = 4.0
 
 def _seconds(value: Any, where: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-        raise Malformed(f"{where} is no number of seconds")
+        raise Malformed(f"{where} is not a number of seconds")
     return float(value)
 
 
@@ -134,7 +134,7 @@ class Idle:
         self._boxes: dict[JobBox, None] = {}
 
     def add(self, box: JobBox) -> None:
-        """Take one that is through with its order, and end those that wait longest if there are too many."""
+        """Adds a box whose order is done, and ends the longest idle ones if there are too many."""
         with self._lock:
             self._boxes.pop(box, None)
             self._boxes[box] = None
@@ -145,7 +145,7 @@ class Idle:
             one.stop_idle()
 
     def remove(self, box: JobBox) -> None:
-        """Let go of one that has an order, or no child."""
+        """Removes a box that has an order or no child."""
         with self._lock:
             self._boxes.pop(box, None)
 
@@ -163,7 +163,7 @@ class JobBox(Closing):
     def __init__(
         self, job: JobId, params: JobParams, store: ContentStore, threads: int, path: str, fits: Fitting | None
     ) -> None:
-        """`fits`: the role, and the memory that it may take; None: a worker's, and whatever it takes."""
+        """`fits` is a role with its memory limit; None: a worker's, without a limit."""
         self.job = job
         self._params = params
         self._store = store
@@ -236,7 +236,7 @@ class JobBox(Closing):
         except (Unfit, Overdue) as error:
             if isinstance(error, Overdue) and at_most < LOOK_SECONDS:
                 raise
-            log.info("a job is compared on its device alone", job=self.job.hex(), why=error.message)
+            log.info("a job's kernels are compared on its device only", job=self.job.hex(), why=error.message)
 
     def decode(self, cid: str) -> None:
         """Has the child decode and plan one Program more, the loss under `cid`."""
@@ -287,7 +287,7 @@ class JobBox(Closing):
         self, verb: str, program: bytes, state: Sequence[Array | None], context: StepContext, dataset: Array | None,
         *, forms: Sequence[tuple[int, Form]] | None = None, read: Callable[[Any, str], Any] = anything,
     ) -> tuple[Any, list[Array]]:  # fmt: skip
-        """See `executable.Transitions`."""
+        """Runs a transition in the child (`executable.Transitions`)."""
         with self._ordering():
             box = self._at_work()
             (*spots, rows), held = box.segments.given([*state, dataset])
@@ -303,7 +303,7 @@ class JobBox(Closing):
             return found, made
 
     def rest(self, program: bytes) -> None:
-        """See `executable.Transitions`."""
+        """Releases a Program's memory in the child (`executable.Transitions`)."""
         box = self._box
         if box is not None:
             box.rest(program)
@@ -311,9 +311,9 @@ class JobBox(Closing):
     # -- the child
 
     def stop(self, order_of: int | None = None) -> None:
-        """End the child and what it does, whoever waits for it: they get Cancelled. The next use starts another.
+        """Ends the child and its work; callers that wait for it get Cancelled. The next use starts another child.
 
-        `order_of`: a thread; the child is ended only while it works on that one's order.
+        `order_of` is a thread: the child is ended only while it works on that thread's order.
         """
         with self._state:
             # INVARIANT: who ends one piece of work ends no other: the child may be at work for a game by then.
@@ -333,7 +333,7 @@ class JobBox(Closing):
                 self._turn.release()
 
     def close(self) -> None:
-        """End the child; none is started any more."""
+        """Ends the child for good: no other is started."""
         with self._state:
             self._closed = True
         self.stop()
@@ -410,7 +410,7 @@ class JobBox(Closing):
                 raise
             for longest in list(_STARVED)[:-MOST_STARVED]:
                 _STARVED.pop(longest, None)
-            raise TryLater(error.message, "free some memory: it is tried again by itself") from error
+            raise TryLater(error.message, "free some memory: the job is retried automatically") from error
         if _STARVED.get(self.job) == work:
             del _STARVED[self.job]
         return found
@@ -455,7 +455,7 @@ class JobBox(Closing):
 
     @property
     def _plan_seconds(self) -> float:
-        """A plan that takes half of the time to train is none."""
+        """Seconds allowed for planning a Program, at most half of the time to train."""
         return max(LEAST_SECONDS, min(SHARE * self._params.role.train_seconds, PLAN_SECONDS))
 
     @property
@@ -475,7 +475,7 @@ class JobBox(Closing):
 
     @property
     def _step_seconds(self) -> float:
-        """A transition that takes longer than any window of the job is of no use to anybody."""
+        """Seconds allowed for a transition: the longest window of the job, after which its result is useless."""
         p = self._params
         return float(max(LEAST_SECONDS, p.role.train_seconds, p.windows.clock_seconds, p.windows.audit_seconds))
 
@@ -486,5 +486,5 @@ def _pace(found: dict[str, float]) -> Pace:
 
 def _natural(words: str) -> int:
     if not words.isdecimal():
-        raise Malformed("operations are no number")
+        raise Malformed("the count of operations is not a number")
     return int(words)

@@ -130,7 +130,7 @@ class Segments:
         return [None if a is None else found[id(a)] for a in arrays], copies
 
     def close(self) -> None:
-        """Lets go of what nobody holds a tensor in; the rest goes with its last tensor."""
+        """Releases the segments in which no tensor is alive; the others are released with their last tensor."""
         self._known.clear()
         self._free.clear()
         for segment in list(self._by_number.values()):

@@ -50,7 +50,7 @@ def send(wire: socket.socket, body: bytes, handles: Sequence[int] = (), until: f
 
 
 def receive(wire: socket.socket, most: int, until: float = math.inf) -> bytes:
-    """Receives one message of at most `most` bytes; file descriptors that come with it are let go of by the kernel.
+    """Receives one message of at most `most` bytes; the kernel closes file descriptors that come with it.
 
     Raises Ended, Late, and OverflowError for a longer one.
     """
@@ -62,12 +62,12 @@ def receive(wire: socket.socket, most: int, until: float = math.inf) -> bytes:
 
 
 def order(wire: socket.socket, what: Any, handles: Sequence[int] = (), until: float = math.inf) -> None:
-    """Parent to child."""
+    """Sends an order from parent to child."""
     send(wire, pickle.dumps(what, protocol=pickle.HIGHEST_PROTOCOL), handles, until)
 
 
 def ordered(wire: socket.socket) -> tuple[Any, list[int]]:
-    """In the child: what its parent says, and the file descriptors beside it."""
+    """Receives an order in the child, with its file descriptors."""
     head, handles, _, _ = socket.recv_fds(wire, HEAD.size, MOST_HANDLES)
     if not head:
         raise Ended
@@ -76,12 +76,12 @@ def ordered(wire: socket.socket) -> tuple[Any, list[int]]:
 
 
 def answer(wire: socket.socket, what: dict[str, Any]) -> None:
-    """Child to parent."""
+    """Sends an answer from child to parent."""
     send(wire, dag_cbor.encode(what))
 
 
 def answered(wire: socket.socket, until: float) -> Any:
-    """In the parent: what its child says. Raises Ended, Late, OverflowError, and Malformed."""
+    """Receives the child's answer in the parent. Raises Ended, Late, OverflowError, and Malformed."""
     return from_cbor(receive(wire, MOST_BYTES, until), MOST_BYTES)
 
 

@@ -64,7 +64,7 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """The product name that its maker gives it."""
+        """The manufacturer's product name."""
 
     @property
     def memory(self) -> DeviceMemory:
@@ -85,10 +85,10 @@ class Device(Protocol):
         """The kernels of a translation unit."""
 
     def allocate(self, words: int) -> Address:
-        """Uninitialised words, 256-byte aligned; raises DeviceFailed if there are not so many."""
+        """Allocates uninitialised words, 256-byte aligned; raises DeviceFailed if there is not enough memory."""
 
     def free(self, address: Address) -> None:
-        """Gives an allocation back."""
+        """Frees an allocation."""
 
     def write(self, address: Address, words: Words) -> None:
         """Copies contiguous words to the device."""
@@ -118,7 +118,7 @@ class Kernels(Protocol):
         """A function that starts all of these, in order; raises DeviceFailed where they cannot be recorded."""
 
     def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: Address) -> None:
-        """Starts a kernel whose blocks have `shared` bytes beside what it declares; `arguments` points, on the host, to
+        """Launches a kernel whose blocks get `shared` bytes of dynamic shared memory; `arguments` is a host pointer to
         the addresses of its arguments."""
 
 
@@ -250,7 +250,7 @@ def _value(result: tuple[Any, ...]) -> Any:
     """The value of a driver call, or its values; raises DeviceFailed for any status but success."""
     status, *values = result
     if int(status) != 0:
-        raise DeviceFailed(f"the CUDA driver says {status.name}", hint="nvidia-smi shows the device and its memory")
+        raise DeviceFailed(f"the CUDA driver returned {status.name}", hint="nvidia-smi shows the device and its memory")
     return tuple(values) if len(values) > 1 else values[0] if values else None
 
 
@@ -263,7 +263,7 @@ def count_devices() -> int:
     except (DoctorError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(
-            f"no CUDA device: {reason}", hint="a machine with an NVIDIA driver has one; --device cpu needs none"
+            f"no CUDA device: {reason}", hint="use a machine with an NVIDIA driver, or --device cpu"
         ) from error
 
 
@@ -295,8 +295,8 @@ def unit_of(architecture: str) -> str:
 
 
 def machine_code(source: str, architecture: str) -> bytes:
-    """`compile_source`, once per user: what was compiled is kept under the hash of the source, what it includes, the
-    architecture, the options and NVRTC's version."""
+    """Compiles a source as `compile_source` does, once per user: the result is cached under the hash of the source, its
+    includes, the architecture, the options and NVRTC's version."""
     settings = *_options(architecture), compiler_version().encode()
     parts = [source.encode(), *(path.read_bytes() for path in HEADERS), *settings]
     key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
@@ -310,7 +310,7 @@ def machine_code(source: str, architecture: str) -> bytes:
         # INVARIANT: nobody but the user can place code where it is loaded from.
         cache_directory()
     except DoctorError as error:
-        log.warning("kernels are compiled anew: %s", error)
+        log.warning("the cache of CUDA kernels cannot be used, and kernels are compiled again: %s", error)
         return compile_source(source, architecture)
     return compiled.Entry(key, ".cubin").make(make)
 

@@ -61,8 +61,8 @@ def recipe(source: str, unit: str = MMA) -> libraries.BuildRecipe:
 
 
 class Emulator:
-    """`device.Device` on the processor. `descending` runs the threads of a block in the other order; `size`: bytes of
-    memory, all of the machine's if it is not given; `unit`: one of `UNITS`."""
+    """Emulates a `device.Device` on the processor. `descending` runs the threads of a block in reverse order, `size` is
+    its memory in bytes (default: all of the machine's), and `unit` is one of `UNITS`."""
 
     label = "emulated"
     name = "emulated on the processor, thread by thread"
@@ -75,7 +75,8 @@ class Emulator:
         self._overrun = False
 
     def load(self, source: str) -> EmulatedKernels:
-        """Compiles with the C++ compiler, unless the cache has it; raises DoctorError with what it says."""
+        """Compiles kernels with the C++ compiler, or takes them from the cache; raises DoctorError with the compiler's
+        message."""
         return EmulatedKernels(libraries.build(recipe(source, self.unit)), self._descending)
 
     @property
@@ -91,7 +92,7 @@ class Emulator:
         """See `Device`; the words are poisoned."""
         if 4 * words > (free := self.memory.free):
             raise DeviceFailed(
-                f"the emulated device has {free:,} bytes, and {4 * words:,} are asked for", hint="use another device"
+                f"the emulated device has {free:,} bytes, and {4 * words:,} are needed", hint="use another device"
             )
         memory = np.full(words + GUARD + 64, POISON, np.uint32)
         skipped = -memory.ctypes.data % 256 // 4

@@ -57,7 +57,7 @@ class CudaExecutable(Executable):
 
     @property
     def need(self) -> DeviceNeed:
-        """Memory that the Program takes of the device, its dataset left out."""
+        """Bytes that the Program takes on the device, without its dataset."""
         return self._loaded.need
 
     def upload(self, state: Sequence[Array | None]) -> DeviceState:
@@ -181,7 +181,8 @@ class CudaExecutable(Executable):
             return self._loaded.launch(state, context, rows, after)
 
     def _own(self, tensors: Sequence[DeviceTensor | None]) -> DeviceState:
-        """The tensors of another Program's state, where this one takes such."""
+        """Returns another Program's output state as this one's input, if the layouts agree; raises PayloadInvalid
+        otherwise."""
         layout = [None if tensor is None else tensor.header for tensor in tensors]
         if layout != list(self.program.inputs):
             raise PayloadInvalid("a state on the device is of another layout", hint="the tensors are of another job")

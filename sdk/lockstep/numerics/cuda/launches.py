@@ -67,7 +67,7 @@ def writes(launches: Sequence[Launch]) -> set[int]:
 
 
 def place_of(view: View) -> KernelArgument:
-    """The first word that a view shows, as an argument."""
+    """Returns the first word that a view shows, as an argument of a kernel."""
     return KernelArgument(Space(view.tag), view.index, view.offset)
 
 

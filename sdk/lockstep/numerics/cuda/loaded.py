@@ -128,7 +128,7 @@ class Hashing(NamedTuple):
 
 
 class DeviceNeed(NamedTuple):
-    """Bytes that a Program takes of a device, its dataset left out."""
+    """Bytes that a Program takes on a device, without its dataset."""
 
     fixed: int
     """Bytes that it holds as long as it is loaded: constants, scratch."""
@@ -168,15 +168,16 @@ def planned(
     characters = len(found.generated.source)
     if characters > MOST_SOURCE:
         raise UsageError(
-            f"its kernels take {characters:,} characters, at most {MOST_SOURCE:,} are compiled for {device.label}",
+            f"the source of its kernels has {characters:,} characters, more than the limit of {MOST_SOURCE:,} for "
+            f"{device.label}",
             hint="the processor runs it",
         )
     return found
 
 
 def _compiled(device: Device, source: str) -> Kernels:
-    """The kernels of a Program's source; raises Crashed where the compiler takes the kernels' own header and not this
-    source, DoctorError where it takes neither."""
+    """Compiles a Program's kernels. Raises Crashed if the compiler accepts the kernels' own header but not this source,
+    DoctorError if it accepts neither."""
     # INVARIANT: no Program ends a process by what a device's compiler makes of it: the compiler is broken if it refuses
     # our own source, else the job is refused.
     try:
@@ -192,8 +193,7 @@ class Loaded:
     """A Program ready to be launched, by one thread at a time; its attributes are what lies on the device."""
 
     def __init__(self, program: Program, device: Device) -> None:
-        """Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run, and
-        what `_compiled` raises."""
+        """`without_tiles` is a plan that this one replaces; if given, attention does not use tiles."""
         self._program, self._device = program, device
         self.pool, free = BufferPool(device), available(device)
         chosen = planned(program, device, free, self._has_room)
@@ -241,7 +241,8 @@ class Loaded:
         dataset: Array | None,
         after: Callable[[int], None] | None = None,
     ) -> DeviceState:
-        """The outputs of the Program's ops, under way; None for an op that is none. `after` is called with each op."""
+        """Starts the Program; returns the outputs of its ops, None for an op without one. `after` is called with each
+        op."""
         rows = self._rows(dataset)
         where = self._fixed(state, context, dataset, rows)
         outputs: list[DeviceTensor | None] = [None] * len(self._program.ops)
@@ -352,7 +353,7 @@ class Loaded:
         return where
 
     def _rows(self, dataset: Array | None) -> Buffer | None:
-        """The dataset on the device; copied again unless it is the same array, and one that nobody writes to."""
+        """Returns the dataset on the device; it is copied again unless it is the same read-only array."""
         self._device.enter()
         if dataset is None:
             return None
@@ -413,7 +414,7 @@ class _Packed:
                 start = kernels.record(self._nodes())
             except DeviceFailed as error:
                 # If it is the device that failed, what follows says so.
-                log.warning("launches are started one by one: %s", error)
+                log.warning("no CUDA graph can be built, so kernels are launched one by one: %s", error)
                 self._records = False
                 return None
         self._recorded[places] = start

@@ -43,7 +43,7 @@ class Matrix(NamedTuple):
 
     @property
     def counts(self) -> list[int]:
-        """Extents of the batch's axes."""
+        """Extents of the axes along which separate products are computed."""
         return [self.extents[a] for a in self.batch]
 
     def place(self, walk: Sequence[int]) -> str:

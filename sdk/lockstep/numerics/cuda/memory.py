@@ -61,7 +61,7 @@ class _Free:
         """(start, end), ascending."""
 
     def take(self, words: int) -> int:
-        """The start of a range of `words`."""
+        """Takes a range of `words` consecutive words; returns its first word."""
         for k, (start, end) in enumerate(self._ranges):
             if end - start >= words:
                 self._ranges[k : k + 1] = [(start + words, end)] if end - start > words else []

@@ -74,15 +74,16 @@ class _Pair(NamedTuple):
 
 
 def alone(i: int, op: Op) -> QuantGroup:
-    """A quant by itself, in the form of those that give codes and scales."""
+    """Returns a quant by itself, in the form of a group that gives codes and scales."""
     own = i if op.gives_codes else None, None if op.gives_codes else i
     return QuantGroup(op, (op.p1,), _own_targets(op, 0, *own), frozenset([i]))
 
 
 def quant_groups(program: Program, reads: Sequence[Collection[int]] | None = None) -> list[QuantGroup]:
-    """The quants of a Program by the tensors that they read, with all that one kernel gives beside them.
+    """Groups the quants of a Program by the tensors that they read, with everything that one kernel computes beside
+    them.
 
-    `reads` are the ops whose outputs each op reads, where these are not the ones of its views.
+    `reads` has the ops whose outputs each op reads, where these differ from its views.
     """
     return _Finder(program, reads).groups()
 
@@ -193,7 +194,7 @@ class _Finder:
         return parts
 
     def _reads_all(self, view: View, extents: Sequence[int], strides: Strides | None = None) -> bool:
-        """True if a view, with these strides over extents, is the whole output of an op, in its order."""
+        """Returns True if a view with these strides shows the whole output of an op in its order."""
         whole = self.program.ops[view.index].header.elements
         own = view.strides if strides is None else strides
         return (
@@ -205,7 +206,8 @@ class _Finder:
     # --- two limbs ------------------------------------------------------------------------------------------
 
     def _low(self, high: _Pair, done: set[int]) -> tuple[_Pair, set[int]] | None:
-        """The quants of what a pair leaves of its values, and the maps between them, which nobody else reads."""
+        """Returns the quants of the remainder that a pair leaves of its values, and the maps between them that no other
+        op reads."""
         if high.codes is None or high.scales is None:
             return None
         for reader in self.readers[high.codes]:
@@ -226,8 +228,8 @@ class _Finder:
         return same and self._reads_all(view, (*low.extents[:-1], k), (*view.strides[:-2], view.strides[-1]))
 
     def _rest(self, reader: int, codes: int, scales: int) -> list[int]:
-        """The maps from a pair to x - code x scale: one, or where the last group is padded, two; none if `reader` is no
-        such map."""
+        """Returns the maps that compute x - code x scale after a pair: one, or two if the last group is padded; empty
+        if `reader` does not compute that."""
         ops = self.program.ops
         op, quant = ops[reader], ops[codes]
         if op.kind != Kind.MAP:
@@ -273,7 +275,8 @@ _DIFFERENCE: _Pattern = (Opcode.FSUB, "x", "value")
 
 
 def _parts(op: Op, pattern: _Pattern) -> dict[str, int] | None:
-    """The operands of a map, by the names that a pattern of its result gives them; None for another expression."""
+    """Matches a map's expression with a pattern; returns the operands by the pattern's names, None if it does not
+    match."""
     found: dict[str, int] = {}
     operands = len(op.views)
 
@@ -292,12 +295,12 @@ def _parts(op: Op, pattern: _Pattern) -> dict[str, int] | None:
 
 
 def _walk(extents: Sequence[int], strides: Strides) -> tuple[list[int], list[int]]:
-    """A walk over row-major elements, the same for all extents and strides that name the same words."""
+    """Returns a normal form of extents and strides: equal for all that visit the same words in the same order."""
     kept, (walk,) = merged(extents, strides)
     return kept, walk
 
 
 def _shows(op: Op, operand: int) -> tuple[Tag, int, int, tuple[list[int], list[int]]]:
-    """The operand of a map, the same whatever axes the map has."""
+    """Returns a normal form of a map's operand, which does not depend on how the map's axes are cut."""
     view = op.views[operand]
     return view.tag, view.index, view.offset, _walk(op.extents, view.strides)

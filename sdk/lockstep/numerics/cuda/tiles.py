@@ -1,4 +1,4 @@
-"""Kernels of reductions of wide tensors: what tiles.cuh needs to know of each of them, as C++."""
+"""Generates the C++ by which tiles.cuh computes the reductions of wide tensors: one kernel for each reduction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _TileWriter:
         self.is_codes = program.ops[reduction.bases[0].op].is_qdot
 
     def kernel(self) -> TileKernel:
-        """See `tile_kernel`."""
+        """Returns the kernel of the tiles (`tile_kernel`)."""
         of, codes = self.of, self.of.codes
         bases = "".join(self._base(b) for b in range(len(of.bases)))
         values = self._values()
@@ -290,7 +290,7 @@ LOCKSTEP_EXPORT(@)
 
 
 def _either(*conditions: str) -> str:
-    """One of some conditions."""
+    """Returns the C++ disjunction of conditions, simplified."""
     own = dict.fromkeys(condition for condition in conditions if condition != "false")
     if "true" in own:
         return "true"

@@ -13,7 +13,7 @@ Strides = Sequence[int]
 
 
 def merged(extents: Sequence[int], *walks: Strides) -> tuple[list[int], list[list[int]]]:
-    """The axes without those of extent 1, neighbours joined where every walk takes them as one."""
+    """Returns the axes without those of extent 1, with neighbours joined that every walk visits as one axis."""
     kept: list[int] = []
     strides: list[list[int]] = [[] for _ in walks]
     for axis, extent in enumerate(extents):
@@ -64,14 +64,15 @@ def seen_through(program: Program, op: Op, view: View) -> View:
 
 
 def _is_copy(op: Op) -> bool:
-    """A map that moves words and computes nothing."""
+    """Returns True for a map that moves words and computes nothing."""
     if op.kind != Kind.MAP or len(op.views) != 1 or op.views[0].tag == Tag.IOTA:
         return False
     return all(instr.op == Opcode.MOV and instr.a == 0 for instr in op.instrs) and len(op.instrs) <= 1
 
 
 def _read_through(reader: View, extents: Sequence[int], copy: Op) -> View | None:
-    """A view of what was copied; None where an axis of the reader runs across axes of the copy that do not merge."""
+    """Returns a view of the source of a copy that replaces a view of the copy; None if an axis of the reader spans axes
+    of the copy that do not merge."""
     source = copy.views[0]
     kept, (row, walk) = merged(copy.extents, row_major(copy.extents), source.strides)
     offset, rest = source.offset, reader.offset

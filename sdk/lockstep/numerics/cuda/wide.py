@@ -135,7 +135,7 @@ class _Cut(Exception):
 
 
 def wide_reductions(program: Program, groups: Sequence[QuantGroup]) -> WideReductions:
-    """The reductions of a Program that are computed in tiles; `groups` are its quants."""
+    """Returns the reductions of a Program that are computed in tiles; `groups` are its quants."""
     return _ReductionFinder(program, groups).find()
 
 
@@ -152,7 +152,7 @@ class _ReductionFinder:
         self.wide: set[int] = set()
 
     def find(self) -> WideReductions:
-        """Begins with all that could be wide, and takes out what somebody else reads until nobody does."""
+        """Starts with all candidates, and removes those that another op reads until none is left."""
         self.wide = self._candidates()
         while True:
             reductions = self._reductions() if self.wide else {}
@@ -201,7 +201,7 @@ class _ReductionFinder:
         return found
 
     def _is_in_place(self, reader: int, source: int) -> bool:
-        """True if a reader has no axis that it repeats what it reads along."""
+        """True if a reader has no axis along which it repeats its source."""
         op = self.program.ops[reader]
         extents = (*op.extents, *op.k_extents)
         own = [view.strides for view in op.views if (view.tag, view.index) == (Tag.OP, source)]
@@ -284,7 +284,7 @@ class _ReductionFinder:
 
 
 class _Match:
-    """One reduction with its axes cut in some way."""
+    """One reduction, with its axes cut in one of the possible ways."""
 
     def __init__(self, finder: _ReductionFinder, i: int, cuts: Sequence[Sequence[int]]) -> None:
         self.finder, self.i, self.cuts = finder, i, cuts
@@ -402,7 +402,7 @@ class _Match:
     # --- expressions ------------------------------------------------------------------------------------------
 
     def _shown(self, view: View, walk: tuple[int, ...]) -> int:
-        """The node of what a view shows."""
+        """Returns the node for the values of a view."""
         if view.tag == Tag.OP and view.index in self.finder.wide:
             if view.offset:
                 raise _Unmatched

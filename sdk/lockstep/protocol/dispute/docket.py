@@ -20,7 +20,7 @@ WINNERS = 3
 
 @dataclass(frozen=True)
 class Award:
-    """The payments that a conviction asks of the market."""
+    """The payments of a conviction."""
 
     winners: tuple[Address, ...]
     """The accounts that share the prize by 2 : 1 : 1, the convicting challenger first."""
@@ -30,16 +30,16 @@ class Award:
 
 @dataclass
 class Docket:
-    """The games on a claim."""
+    """The games on one claim in the order of their opening, and the index of the first that may still be open."""
 
     listed: list[GameId] = field(default_factory=list)
     first_live: int = 0
     """Those before are closed."""
 
     def award(self, games: Mapping[GameId, Game], first: Address, spent: int) -> Award:
-        """`first` has convicted, by a game now closed or (an equivocation) by none: the two earliest other live games
-        share. A game beyond SCAN from the earliest live one has no part: a verdict costs the same, however many play.
-        """
+        """Computes the prizes of a conviction: `first` convicted, by a game that is closed now or by an equivocation
+        without one; the two earliest other live games share. Games more than SCAN after the earliest live one get
+        nothing, which bounds the cost of a verdict."""
         within = [games[id_] for id_ in self.listed[self.first_live : self.first_live + SCAN]]
         live = [game for game in within if game.phase != GamePhase.CLOSED]
         winners = (first, *(game.challenger for game in live[: WINNERS - 1]))

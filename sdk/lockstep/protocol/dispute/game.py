@@ -69,7 +69,7 @@ class Arbiter(Protocol):
         openings: tuple[moves.Opening, ...],
         staged: int,
     ) -> int:
-        """The word of an element, or of one chunk of a fold of more than 256 terms."""
+        """Computes the word of an element, or of one chunk of a fold of more than 256 terms."""
 
     def stage(
         self,
@@ -80,10 +80,10 @@ class Arbiter(Protocol):
         openings: tuple[moves.Opening, ...],
         staged: int,
     ) -> int:
-        """The words of a map's next tensor operands, added to those staged before (`Game.staged`)."""
+        """Adds the words of a map's next tensor operands to those staged before (`Game.staged`)."""
 
     def combine(self, mode: int, words: bytes) -> int:
-        """The word that a fold's posted partials make: at most 512, first by 256."""
+        """Combines a fold's posted partials, at most 512, into its word: first in groups of 256."""
 
 
 @dataclass(frozen=True)
@@ -541,7 +541,7 @@ def under(node: Digest, place: int) -> Digest:
 
 
 def _posted(node: Digest, posted: bytes) -> bytes:
-    """The partials in `posted`, where the node that they answered stands behind them."""
+    """Returns the partials in `posted`, without the node that follows them and that they answered."""
     # INVARIANT: the words are those that were posted.
     if keccak(posted) != node:
         raise MoveRefused("ProofInvalid")
@@ -631,7 +631,7 @@ def _move(game: Game, sender: Address, now: Seconds, claim: DisputedClaim) -> Ga
 
 
 def _turn(game: Game, phase: GamePhase, now: Seconds) -> Game:
-    """A move ends: the clock of whoever moves in `phase` starts."""
+    """Ends a move: starts the clock of the side that moves in `phase`."""
     left = game.left_defender if phase in DEFENDERS else game.left_challenger
     return replace(game, phase=phase, deadline=Seconds(now + left))
 

@@ -130,7 +130,7 @@ class GameLog:
 
     @cached_property
     def children(self) -> moves.Proof:
-        """The nodes shown last."""
+        """The nodes of the last reveal."""
         shown = (moves.Defended, moves.Revealed, moves.TensorRevealed)
         return next((e.children for e in reversed(self.events) if isinstance(e, shown)), ())
 

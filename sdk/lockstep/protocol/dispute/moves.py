@@ -78,7 +78,7 @@ class Wrong(IntEnum):
 
 
 class GameState(NamedTuple):
-    """A game as it stands, in the six words that movers show and events say (`Game.standing` makes them)."""
+    """A game's state in the six words that moves show and events carry (`Game.standing` encodes them)."""
 
     claim: ClaimId
     parties: int
@@ -402,7 +402,7 @@ class Finding:
 
     @property
     def one_chunk(self) -> int | None:
-        """The chunk; None where what is wrong is how the partials combine."""
+        """The chunk that is wrong; None if only the combination of the partials is."""
         return None if self.chunk == COMBINED else self.chunk
 
     @property

@@ -43,7 +43,7 @@ class CommittedTensor(Protocol):
 
     @property
     def header(self) -> TensorHeader:
-        """dtype and shape."""
+        """The tensor's dtype and shape."""
 
     @property
     def levels(self) -> Levels:
@@ -75,7 +75,7 @@ class MaterialisedStep(Protocol):
         """A tensor of S_{t-1}."""
 
     def dataset(self) -> CommittedTensor:
-        """The job's dataset; asked for by a draw alone."""
+        """Returns the job's dataset, which only a draw reads."""
 
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
         """One level of a fold of more than 256 terms, as a game shows it: the words of its chunks, or of its groups of
@@ -84,7 +84,7 @@ class MaterialisedStep(Protocol):
 
 @dataclass(frozen=True)
 class Contents:
-    """A tensor held as bytes."""
+    """A tensor whose contents are in memory as bytes."""
 
     header: TensorHeader
     data: bytes | memoryview = field(repr=False)
@@ -122,7 +122,7 @@ class Known:
             level = [merkle.node(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
 
     def at(self, height: int, index: int) -> Digest:
-        """The defender's node, as far as it is known."""
+        """Returns the defender's node if it was shown, otherwise the own one."""
         shown = self.shown.get((height, index))
         return shown if shown is not None else merkle.node_at(self.own, height, index)
 
@@ -154,7 +154,7 @@ def chunk_terms(op: Op, chunk: int) -> range:
 
 
 def group_terms(op: Op, last: int) -> range:
-    """The values behind coordinate `last` of a quant's last axis: those of its group."""
+    """Returns the indices of the values in the group of coordinate `last` on a quant's last axis."""
     group = last // op.p0 if op.dtype == I32 else last
     return range(CODES * op.p0 * group, min(CODES * op.p0 * (group + 1), op.k_extents[0]))
 

@@ -61,7 +61,7 @@ class Statement:
         )  # fmt: skip
 
     def with_graph(self, graph: Digest) -> Statement:
-        """The same statement with G_t filled in."""
+        """Returns the statement with G_t filled in."""
         return replace(self, graph=graph)
 
     @cached_property

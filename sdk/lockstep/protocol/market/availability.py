@@ -85,7 +85,8 @@ def _demand(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted: in
 
 
 def _set_until(d: Draft, asked: Asked, p: JobParams | None, what: int) -> Seconds:
-    """Returns the time until which an answer counts; `asked.until`: until when it keeps the claim in the merge."""
+    """Returns the time until which an answer counts; sets `asked.until`, until which it keeps the claim in the
+    merge."""
     deadline = Seconds(d.block.time + (p.windows.answer_seconds if p else 0))
 
     asked.until = deadline

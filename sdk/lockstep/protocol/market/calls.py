@@ -25,7 +25,7 @@ class Block:
     """Wei per gas."""
 
     def hash_of(self, number: int) -> bytes:
-        """`blockhash`: zero where the EVM does not know it."""
+        """Returns `blockhash`: zero for a block that the EVM does not know."""
         return self.hashes[number] if 0 < self.number - number <= HASH_BLOCKS else bytes(32)
 
 
@@ -48,7 +48,7 @@ class MarketCall:
 
 @dataclass(frozen=True)
 class Emitted:
-    """One log entry."""
+    """One log entry that a call emitted."""
 
     contract: str
     """The emitter's name."""

@@ -133,7 +133,7 @@ def move(d: Draft, sender: Address, id_: GameId, made: moves.Answer) -> None:
 
 
 def equivocate(d: Draft, sender: Address, work: Work, a: Signed, b: Signed) -> None:
-    """Two signed claims for the same work convict without a game."""
+    """Convicts the worker of two different signed claims for the same work, without a game."""
     claim = claim_id(work.job, work.round, work.attempt, work.slot)
     c = claim_of(d, claim)
     worker = c.worker
@@ -208,7 +208,7 @@ def _skip_closed(d: Draft, claim: ClaimId) -> None:
 
 
 def _docket(d: Draft, claim: ClaimId) -> tuple[Docket, dict[GameId, Game]]:
-    """The games on a claim that a verdict looks at."""
+    """Returns the games on a claim that a verdict considers."""
     begin = d.first_live[claim]
     listed = [d.games_on[claim, number] for number in range(begin, begin + SCAN)]
     known = [id_ for id_ in listed if id_ is not None]
@@ -220,12 +220,12 @@ def _docket(d: Draft, claim: ClaimId) -> tuple[Docket, dict[GameId, Game]]:
 
 @dataclass(frozen=True)
 class _Asked(DisputedClaim):
-    """A claim whose facts come from the market, when a move needs them."""
+    """A claim whose facts are read from the market when a move needs them."""
 
     tables: Reader | None = None
 
     def facts(self, t: int, carried: Proof) -> Facts:
-        """JobMarket.factsOf."""
+        """Returns JobMarket.factsOf of transition t."""
         assert self.tables is not None, "a claim that was looked up"
         return facts_of(self.tables, self.id, t, carried)
 

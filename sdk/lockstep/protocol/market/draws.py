@@ -16,7 +16,7 @@ def stake_key(job: JobId, account: Address) -> bytes:
 
 
 def beacon_of(block_hash: bytes, audit: AuditId) -> Digest:
-    """keccak(abi.encode(blockhash(beaconBlock), AuditId))."""
+    """Returns the beacon of an audit: keccak(abi.encode(blockhash(beaconBlock), AuditId))."""
     return keccak(word(block_hash) + audit)
 
 
@@ -77,7 +77,8 @@ def commitment(
 
 @lru_cache(maxsize=64)
 def chained(value: Digest, links: int) -> Digest:
-    """keccak applied `links` times. Kept: a witness asks for the same link of thousands as long as a duty is open."""
+    """Applies keccak `links` times. The result is cached, since a witness requests the same link while a duty is
+    open."""
     for _ in range(links):
         value = keccak(value)
     return value

@@ -47,7 +47,7 @@ class Logged:
 
 
 class Attested(Logged, contract="JobMarket"):
-    """A slot's owner or a witness says which payloads are there."""
+    """A slot's owner or a witness has attested which payloads are available."""
 
     job: JobId
     round: int
@@ -74,7 +74,7 @@ class Committed(Logged, contract="JobMarket"):
 
 
 class Convicted(Logged, contract="JobMarket"):
-    """A claim is wrong."""
+    """A claim was convicted."""
 
     claim: ClaimId
     job: JobId
@@ -111,7 +111,7 @@ class JobCreated(Logged, contract="JobMarket"):
 
 
 class JobDone(Logged, contract="JobMarket"):
-    """Every round is settled."""
+    """A job ended with every round settled."""
 
     job: JobId
     paid: Wei
@@ -190,7 +190,7 @@ class Carried(Logged, contract="JobMarket"):
 
 
 class RosterClosed(Logged, contract="JobMarket"):
-    """Nobody joins any more; the seed is of a later block."""
+    """Joining a round has ended; a later block will determine its seed."""
 
     job: JobId
     round: int
@@ -205,14 +205,14 @@ class RoundFailed(Logged, contract="JobMarket"):
 
 
 class RoundFinal(Logged, contract="JobMarket"):
-    """Nobody objected in time."""
+    """A round became final: its challenge window ended."""
 
     job: JobId
     round: int
 
 
 class RoundStarted(Logged, contract="JobMarket"):
-    """Workers may join."""
+    """A round opened for joining."""
 
     job: JobId
     round: int
@@ -265,7 +265,7 @@ class Delegated(Logged, contract="StakeVault"):
 
 
 class Deposited(Logged, contract="StakeVault"):
-    """Stake came in."""
+    """An account deposited stake."""
 
     account: Address
     amount: Wei
@@ -308,7 +308,7 @@ class OwnerSet(Logged, contract="StakeVault"):
 
 
 class Slashed(Logged, contract="StakeVault"):
-    """A stake is lost."""
+    """The stake behind a convicted claim was slashed."""
 
     key: Digest
     account: Address
@@ -320,7 +320,7 @@ class Slashed(Logged, contract="StakeVault"):
 
 
 class UnbondRequested(Logged, contract="StakeVault"):
-    """Stake is on its way out."""
+    """An account started to unbond stake."""
 
     account: Address
     amount: Wei
@@ -328,14 +328,14 @@ class UnbondRequested(Logged, contract="StakeVault"):
 
 
 class Unbonded(Logged, contract="StakeVault"):
-    """Stake went out."""
+    """An account withdrew unbonded stake."""
 
     account: Address
     amount: Wei
 
 
 class Unlocked(Logged, contract="StakeVault"):
-    """It does no more."""
+    """A lock on stake or a bond was released."""
 
     key: Digest
     account: Address
@@ -343,7 +343,7 @@ class Unlocked(Logged, contract="StakeVault"):
 
 
 class Withdrawn(Logged, contract="StakeVault"):
-    """Credits went out."""
+    """An account withdrew credits."""
 
     account: Address
     amount: Wei
@@ -353,7 +353,7 @@ class Withdrawn(Logged, contract="StakeVault"):
 
 
 class GameOpened(Logged, contract="DisputeGame", event="Opened"):
-    """Somebody challenges a claim."""
+    """A challenger opened a game on a claim."""
 
     game: GameId
     standing: GameState
@@ -365,7 +365,7 @@ class GameOpened(Logged, contract="DisputeGame", event="Opened"):
 
 
 class GameResolved(Logged, contract="DisputeGame", event="Resolved"):
-    """A game is over."""
+    """A game ended with a verdict."""
 
     game: GameId
     claim: ClaimId
@@ -377,7 +377,7 @@ class GameResolved(Logged, contract="DisputeGame", event="Resolved"):
 
 
 class AuditDrawn(Logged, contract="Witnesses"):
-    """They are drawn."""
+    """The witnesses of a round were drawn."""
 
     audit: AuditId
     beacon: Digest
@@ -397,7 +397,7 @@ class AuditOpened(Logged, contract="Witnesses"):
 
 
 class AuditSkipped(Logged, contract="Witnesses"):
-    """Nobody could be drawn."""
+    """An audit ended because no witness could be drawn."""
 
     audit: AuditId
 
@@ -456,7 +456,7 @@ class TracePublished(Logged, contract="Witnesses"):
 
 
 class VerdictCommitted(Logged, contract="Witnesses"):
-    """A witness has made up its mind."""
+    """A witness committed to its verdict."""
 
     audit: AuditId
     i: int
@@ -464,7 +464,7 @@ class VerdictCommitted(Logged, contract="Witnesses"):
 
 
 class VerdictRevealed(Logged, contract="Witnesses"):
-    """A witness says what it found."""
+    """A witness revealed its verdict."""
 
     audit: AuditId
     i: int
@@ -477,7 +477,7 @@ class VerdictRevealed(Logged, contract="Witnesses"):
 
 
 class PayloadDemanded(Logged, contract="Availability"):
-    """Somebody cannot have a payload."""
+    """An account demanded a payload or a carry on chain."""
 
     demand: Digest
     job: JobId
@@ -491,7 +491,7 @@ class PayloadDemanded(Logged, contract="Availability"):
 
 
 class RowDemanded(Logged, contract="Availability"):
-    """Somebody cannot have a row of the dataset."""
+    """An account demanded a row of the dataset on chain."""
 
     demand: Digest
     job: JobId
@@ -509,14 +509,14 @@ class RowPosted(Logged, contract="Availability"):
 
 
 class SeedKept(Logged, contract="Availability"):
-    """The word of a demand is kept, whatever the chain forgets."""
+    """The random word of a demand was stored, so that it outlives the beacon's block hash."""
 
     demand: Digest
     seed: Digest
 
 
 class Settled(Logged, contract="Availability"):
-    """A demand is answered, or nobody answered."""
+    """A demand ended, answered or not."""
 
     demand: Digest
     subject: Digest

@@ -18,7 +18,7 @@ REMEMBERED_IDS = 1 << 14
 
 
 def spec_hash(params: JobParams) -> Digest:
-    """keccak(abi.encode(JobParams))."""
+    """Returns the hash of a job's parameters: keccak(abi.encode(JobParams))."""
     return keccak(params.encode())
 
 
@@ -46,7 +46,7 @@ def commitment(claim: ClaimId, worker: Address, opened: Reveal) -> Digest:
 
 
 def body_hash(body: Body) -> Digest:
-    """keccak(abi.encode(Body)): what a revealed claim is stored as."""
+    """Returns keccak(abi.encode(Body)), which is stored for a revealed claim."""
     return keccak(body.trace_root + body.out + body.out2)
 
 
@@ -123,7 +123,7 @@ def typed_hash(chain_id: int, market: Address, claim: Claim, body: Body, seed: S
 
 
 def claim_digest(chain_id: int, market: Address, values: Sequence[bytes | int | str]) -> Digest:
-    """The same of the fields of CLAIM_TYPE in order."""
+    """Returns the EIP-712 digest of the fields of CLAIM_TYPE, given in order."""
     fields = CLAIM_TYPE["Claim"]
     signature = "Claim(" + ",".join(f"{field['type']} {field['name']}" for field in fields) + ")"
     return _typed(chain_id, market, keccak(keccak(signature.encode()) + b"".join(word(value) for value in values)))

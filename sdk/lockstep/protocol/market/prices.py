@@ -56,7 +56,7 @@ WINNER_WEIGHTS = (2, 1, 1)
 
 
 def stake_floor(price: Wei, gas_price: Wei) -> Wei:
-    """The least stake behind work that is paid `price`."""
+    """Returns the least stake, in wei, behind work that is paid `price`."""
     return Wei(max(STAKE_PRICES * price, STAKE_GAMES * GAME_GAS * gas_price))
 
 
@@ -89,7 +89,7 @@ def row_bond_of(game_bond: Wei, bond: Wei, leaves: int) -> Wei:
 
 
 def dearest_row_bond(bond: Wei, gas_price: Wei, leaves: int) -> Wei:
-    """The same at the cap, where it is highest."""
+    """Returns the highest bond for a dataset row, in wei: the one at the gas price's cap."""
     return Wei(bond + BOND_GAMES * (DEFENDER_GAS + leaves * LEAF_GAS) * gas_price)
 
 

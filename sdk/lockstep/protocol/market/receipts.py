@@ -19,7 +19,7 @@ LANES = 32
 
 
 def add(named: tuple[int, int], mask: int, who: int) -> tuple[int, int]:
-    """The counts after one more receipt, of `who`, that names the slots of `mask`."""
+    """Returns the counts after one more receipt: by speaker `who`, for the slots of `mask`."""
     counts = list(named)
     for s in range(2 * LANES):
         # INVARIANT: nobody's word counts for its own slot.
@@ -59,8 +59,8 @@ FINAL_REPORTS = (Report.DECODED, Report.REFUSED)
 
 
 def last_chance(attest_ends: int, attest_seconds: int, now: int) -> bool:
-    """Returns True if a speaker must speak now, though payloads may yet come: a quarter of the window is left, or two
-    seconds."""
+    """Returns True if a speaker must attest now, even if payloads may still arrive: a quarter of the window is left, or
+    two seconds."""
     return now >= attest_ends - max(2, attest_seconds // 4)
 
 
@@ -70,8 +70,8 @@ def batch_due(attest_ends: int, attest_seconds: int, now: int) -> bool:
 
 
 def own_way(attest_ends: int, attest_seconds: int, now: int) -> bool:
-    """Returns True if a speaker hands in its receipt itself, whoever else has it: half of the window is left, or two
-    seconds."""
+    """Returns True if a speaker sends its receipt itself, even if the coordinator has it: half of the window is left,
+    or two seconds."""
     return now >= attest_ends - max(2, attest_seconds // 2)
 
 

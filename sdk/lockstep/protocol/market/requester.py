@@ -24,7 +24,7 @@ def create(d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int) -> 
 def create_with_permit(
     d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int, deadline: int, v: int, r: bytes, s: bytes
 ) -> JobId:
-    """The same with an EIP-2612 permit for the vault, of escrow and deposit."""
+    """Opens a job as `create` does, with an EIP-2612 permit for the vault, of escrow and deposit."""
     job, pulled = _create(d, sender, p, nonce, escrow)
     vault.escrow_with_permit(d, d.at.market, sender, pulled, deadline, v, r, s)
     return job

@@ -239,7 +239,7 @@ def commit(d: Draft, sender: Address, job: JobId, r: int, slot: int, commitment:
 
 
 def reveal(d: Draft, sender: Address, job: JobId, r: int, slot: int, opened: Reveal) -> None:
-    """Opens the commitment."""
+    """Reveals the committed claim of a slot."""
     ro = _in_time(d, job, r, Phase.REVEALING)
     claim, c = own_claim(d, sender, job, r, ro, slot)
     if c.status != ClaimStatus.COMMITTED:
@@ -376,8 +376,8 @@ def end_commits(ro: Round, now: Seconds) -> None:
 
 
 def _is_reserved(d: Draft, sender: Address, job: JobId, r: int, p: JobParams, slot: int) -> bool:
-    """Returns True if somebody else's claim of the round before has left a carry in the slot that its owner may go on
-    from."""
+    """Returns True if another account's claim of the previous round left a carry in the slot, from which its owner may
+    continue."""
     if p.role.carry_period == 0 or r % p.role.carry_period == 0:
         return False
     before = d.rounds[job, r - 1]
@@ -396,7 +396,7 @@ def _base_of(d: Draft, job: JobId, p: JobParams, r: int) -> tuple[StateRoot, Sta
 
 
 def _speaker(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, who: int) -> Address:
-    """The owner of a revealed slot, or the round's witness who - 64."""
+    """Returns the account that attests as `who`: the owner of a revealed slot, or the round's witness `who` - 64."""
     account = ZERO_ADDRESS
     if who < p.role.slots:
         c = d.claims[claim_id(job, r, ro.attempt, who)]
@@ -473,7 +473,7 @@ def _require_turn(d: Draft, sender: Address, job: JobId, r: int) -> int:
 
 
 def _replace(d: Draft, job: JobId, r: int, out: StateRoot, out2: StateRoot, rounds: int) -> None:
-    """The merge that stands gives way to one of the same outputs: its stake returns, and it is not paid."""
+    """Replaces the standing merge by one with the same outputs: the stake of the first returns, and it is not paid."""
     j, ro = d.jobs.edit(job), d.rounds[job, r]
     # INVARIANT: who merges again claims the same outputs: what stands on them stays.
     if (out, out2) != (ro.next_shared, ro.next_outer):
@@ -513,7 +513,7 @@ def cid_bytes(cid: str) -> bytes:
 
 
 def own_claim(d: Draft, sender: Address, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
-    """The same, if it is the sender's."""
+    """Returns a slot's claim and its id, as `claim_at` does; reverts if it is not the sender's."""
     claim, c = claim_at(d, job, r, ro, slot)
     if c.worker != sender:
         raise revert("NotSlotOwner", slot)

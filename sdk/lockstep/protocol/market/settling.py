@@ -30,7 +30,8 @@ from lockstep.protocol.types import Address, ClaimId, JobId, Wei
 
 
 def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
-    """Pays a round that nobody can overturn any more; or fails one that everybody entitled has failed to merge."""
+    """Pays a round that can no longer be overturned, or fails one whose entitled mergers have all let their turn
+    pass."""
     j, ro = d.jobs.edit(job), d.rounds.edit((job, r))
     # INVARIANT: a void job's rounds are not settled but released.
     if j.status == JobStatus.VOID:
@@ -95,8 +96,8 @@ def release(d: Draft, sender: Address, job: JobId, r: int) -> None:
 
 
 def fail(d: Draft, job: JobId, r: int) -> None:
-    """The checkpoint carries over. What was revealed is judged and paid as in any round; a round without a seed gives
-    the stakes back."""
+    """Fails a round: the checkpoint carries over. Revealed claims are judged and paid as in any round; a round without
+    a seed returns its stakes."""
     j, ro, p = d.jobs.edit(job), d.rounds.edit((job, r)), params(d, job)
 
     ro.phase = Phase.FAILED
@@ -184,7 +185,7 @@ def absent(d: Draft, claim: ClaimId, c: Claim, fine: Wei) -> None:
 
 
 def _judged(d: Draft, claim: ClaimId, c: Claim, price: Wei) -> int:
-    """The end of a claim of a slot that nobody can challenge any more. Returns what it is paid."""
+    """Settles the claim of a slot that nobody can challenge any more; returns its pay."""
     # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
     if c.status == ClaimStatus.ACCEPTED:
         # INVARIANT: what stands on the carry of a convicted claim is unpaid.

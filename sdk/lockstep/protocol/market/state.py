@@ -100,7 +100,7 @@ class Overlay(Generic[K, V]):
         self.changes: dict[K, V] = {}
 
     def __getitem__(self, key: K) -> V:
-        """The record to be read. Who wants to write fields of it takes `edit`."""
+        """Returns the record for reading; `edit` returns one whose fields may be written."""
         if key in self.changes:
             return self.changes[key]
         return self._table[key]
@@ -123,7 +123,7 @@ class Overlay(Generic[K, V]):
         return self.changes[key]
 
     def close(self) -> Table[K, V]:
-        """The table with what was written."""
+        """Returns the table with the written records."""
         return self._table.with_(self.changes) if self.changes else self._table
 
 
@@ -236,7 +236,7 @@ class State:
 
     @staticmethod
     def empty(at: Deployment) -> State:
-        """A deployment that nobody has called yet."""
+        """Returns the state of a new deployment."""
         return State(
             at, Table(0), Table(0), Table(0),
             Table(0), Table(0), Table(ZERO_ADDRESS), Table(ZERO_ADDRESS), Table(ZERO_ADDRESS), Table(Unbond()),
@@ -334,7 +334,7 @@ def checked(value: int, bits: int = 256) -> int:
 
 
 def added(value: int, more: int) -> int:
-    """The sum, checked."""
+    """Returns the sum; reverts on overflow, as Solidity does."""
     if not 0 <= value + more <= MAX_UINT:
         raise overflow()
     return value + more

@@ -92,5 +92,5 @@ def domain_separator(s: Reader) -> Digest:
 
 
 def eip712_domain(s: Reader) -> tuple[bytes, str, str, int, Address, bytes, tuple[int, ...]]:
-    """The same, field by field (EIP-5267)."""
+    """Returns the fields of the EIP-712 domain (EIP-5267)."""
     return b"\x0f", NAME, "1", s.at.chain_id, s.at.token, bytes(32), ()

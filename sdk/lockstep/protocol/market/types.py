@@ -35,7 +35,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class Unbond:
-    """Stake on its way out."""
+    """Stake that is unbonding, with the time at which it can be withdrawn."""
 
     amount: Wei = NOTHING
     available_at: Seconds = NEVER
@@ -105,7 +105,7 @@ class Witness:
 
 @dataclass
 class Audit:
-    """One round's audit."""
+    """One round's audit by drawn witnesses."""
 
     status: AuditStatus = AuditStatus.NONE
     job: JobId = NO_JOB
@@ -153,7 +153,7 @@ class StateLeaf:
 
 @dataclass(frozen=True)
 class Word:
-    """A witness's verdict, opened."""
+    """The arguments that reveal a witness's verdict."""
 
     preimage: Digest
     """The duty's value of the witness's hash chain, fixed at enrolment, before any beacon."""
@@ -186,7 +186,7 @@ class Status(IntEnum):
 
 @dataclass
 class Demand:
-    """One demand as stored."""
+    """One demand for data as stored."""
 
     subject: Digest = ZERO
     """The claim whose payload is demanded, or the job whose row is."""

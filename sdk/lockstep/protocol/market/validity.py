@@ -14,7 +14,7 @@ from lockstep.protocol.types import Address, Digest, JobId
 
 
 def prove_invalid(d: Draft, sender: Address, job: JobId, evidence: Evidence) -> None:
-    """Voids the job."""
+    """Voids a job with evidence that it breaks a rule."""
     precommitted.require_committed(d, "Validator", sender)
     p = d.params[job]
     if p is None:

@@ -33,7 +33,7 @@ class Refund(NamedTuple):
 
 
 def deposit(d: Draft, sender: Address, amount: int) -> None:
-    """Tokens become free stake."""
+    """Turns the sender's tokens into free stake."""
     d.free[sender] = added(d.free[sender], amount)
 
     _emit(d, "Deposited", sender, amount)
@@ -42,7 +42,7 @@ def deposit(d: Draft, sender: Address, amount: int) -> None:
 
 
 def deposit_with_permit(d: Draft, sender: Address, amount: int, deadline: int, v: int, r: bytes, s: bytes) -> None:
-    """The same with an EIP-2612 permit for the vault."""
+    """Deposits as `deposit` does, with an EIP-2612 permit for the vault."""
     _permit(d, sender, amount, deadline, v, r, s)
     deposit(d, sender, amount)
 
@@ -63,7 +63,7 @@ def withdraw(d: Draft, sender: Address) -> int:
 
 
 def burn(d: Draft, sender: Address) -> int:
-    """Sends what was burned to an address that nobody has a key for."""
+    """Sends burned tokens to an address whose key nobody has."""
     return _pay_out(d, BURN, BURN)
 
 
@@ -73,7 +73,7 @@ def register_node(d: Draft, sender: Address, key: bytes) -> None:
 
 
 def set_delegate(d: Draft, sender: Address, delegate: Address) -> None:
-    """Names who may sign and answer for the sender; the zero address: nobody."""
+    """Sets the account that may sign and answer for the sender; the zero address: none."""
     set_delegate_for(d, sender, sender, delegate)
 
 
@@ -111,13 +111,13 @@ def request_unbond_for(d: Draft, sender: Address, account: Address, amount: int)
 
 
 def withdraw_unbonded_for(d: Draft, sender: Address, account: Address) -> None:
-    """As `withdraw_unbonded`: to the owner."""
+    """Withdraws unbonded stake of the account to its owner."""
     _only_owner(d, sender, account)
     _pay_out_unbonded(d, account)
 
 
 def withdraw_for(d: Draft, sender: Address, account: Address) -> int:
-    """As `withdraw`: to the owner."""
+    """Withdraws credits of the account to its owner."""
     _only_owner(d, sender, account)
     return _pay_out(d, account, _payee(d, account))
 
@@ -132,7 +132,7 @@ def set_delegate_for(d: Draft, sender: Address, account: Address, delegate: Addr
 
 
 def propose_owner(d: Draft, sender: Address, account: Address, owner: Address) -> None:
-    """Offers the account to another owner, who takes it by `accept_owner`; the zero address: to nobody any more."""
+    """Offers ownership of the account, which `accept_owner` accepts; the zero address withdraws the offer."""
     _only_owner(d, sender, account)
 
     d.proposed_owner_of[account] = owner
@@ -141,7 +141,7 @@ def propose_owner(d: Draft, sender: Address, account: Address, owner: Address) -
 
 
 def accept_owner(d: Draft, sender: Address, account: Address) -> None:
-    """The owner that was proposed takes the account."""
+    """Makes the sender, to which ownership was offered, the account's owner."""
     # INVARIANT: nobody comes to own another's account but by its owner's word and by a key of its own.
     if sender != d.proposed_owner_of[account]:
         raise revert("Unauthorized", sender)
@@ -199,8 +199,8 @@ def unlock(d: Draft, sender: Address, key: bytes) -> None:
 
 
 def take_bond(d: Draft, sender: Address, key: bytes, defender: Address, amount: int = MAX_UINT) -> None:
-    """A lost challenge or demand. Takes `amount` of the bond, all of it if it holds less: 60 % (rounded down) of that
-    to the defender, the rest is burned; the lock keeps what was not taken."""
+    """Takes `amount` of the bond of a lost challenge or demand, or all if the bond is smaller: 60 % (rounded down) goes
+    to the defender, the rest is burned. The remainder stays locked."""
     # INVARIANT: a stake behind a claim is never taken as a bond.
     if _keeper(d, sender) == Keeper.MARKET:
         raise revert("Unauthorized", sender)
@@ -243,9 +243,9 @@ def slash(
     refunds: Sequence[Refund],
     requester: Address,
 ) -> None:
-    """A convicted claim: `owed` becomes escrow, for work that fell with it. Of the rest, 30 % to one to three winners,
-    by 2 : 1 : 1; 20 % to the requester, of which up to 10 % pay `refunds`, in order; every part rounded down, what is
-    left is burned."""
+    """Slashes the stake of a convicted claim: `owed` becomes escrow, for work that became void with it. Of the rest, 30
+    % goes to one to three winners, by 2 : 1 : 1; 20 % to the requester, of which up to 10 % pay `refunds`, in order.
+    Every part is rounded down, and the remainder is burned."""
     _only_market(d, sender)
     taken = _take(d, sender, key)
     # INVARIANT: work that falls with a claim is paid before anybody shares its stake.
@@ -282,7 +282,7 @@ def _share(d: Draft, winners: Sequence[Address], prize: int) -> int:
 
 
 def _refund(d: Draft, refunds: Sequence[Refund], left: int) -> int:
-    """In order, until `left` is spent."""
+    """Pays the refunds in order, until `left` is spent."""
     refunded = 0
     for account, amount in refunds:
         if not left:
@@ -314,7 +314,7 @@ def slash_liveness(d: Draft, sender: Address, key: bytes, amount: int) -> None:
 
 
 def escrow(d: Draft, sender: Address, account: Address, amount: int) -> None:
-    """A job's escrow comes in from its requester."""
+    """Takes a job's escrow from its requester."""
     _only_market(d, sender)
     total = added(d.total_escrow, amount)
     if total > MAX_ESCROWED:
@@ -330,7 +330,7 @@ def escrow(d: Draft, sender: Address, account: Address, amount: int) -> None:
 def escrow_with_permit(
     d: Draft, sender: Address, account: Address, amount: int, deadline: int, v: int, r: bytes, s: bytes
 ) -> None:
-    """The same with an EIP-2612 permit for the vault."""
+    """Takes a job's escrow as `escrow` does, with an EIP-2612 permit for the vault."""
     _only_market(d, sender)
     _permit(d, account, amount, deadline, v, r, s)
     escrow(d, sender, account, amount)
@@ -372,7 +372,7 @@ def _only_market(d: Draft, sender: Address) -> None:
 
 
 def _take(d: Draft, sender: Address, key: bytes) -> Lock:
-    """Removes the lock of `key` and returns it; the caller of this says where its amount goes."""
+    """Removes the lock of `key` and returns it; the caller distributes its amount."""
     keeper = _keeper(d, sender)
     taken = d.locks[key]
     if taken.account == ZERO_ADDRESS:
@@ -386,7 +386,7 @@ def _take(d: Draft, sender: Address, key: bytes) -> Lock:
 
 
 def _only_owner(d: Draft, sender: Address, account: Address) -> None:
-    """The account itself, as long as it has named nobody."""
+    """Reverts unless the sender is the account's owner, or the account itself if it has none."""
     owner = _payee(d, account)
     # INVARIANT: where there is an owner, the account's own key neither unbonds nor names a delegate or an owner.
     if sender != owner:

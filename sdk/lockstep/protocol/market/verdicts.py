@@ -31,7 +31,7 @@ from lockstep.protocol.types import Address, ClaimId, JobId, Wei
 
 
 def on_open(d: Draft, sender: Address, claim: ClaimId, body: Body) -> GameTerms:
-    """Counts a game in."""
+    """Counts a game that opens on a claim, and returns its terms."""
     # INVARIANT: claims are challenged in the game alone.
     _only(sender, d.at.game)
     if not window_open(d, d.block, claim):
@@ -51,8 +51,8 @@ def on_open(d: Draft, sender: Address, claim: ClaimId, body: Body) -> GameTerms:
 def on_convicted(
     d: Draft, sender: Address, claim: ClaimId, t: int, winners: Sequence[Address], refunds: Sequence[Refund]
 ) -> None:
-    """The claim is wrong, at step `t` or (0) for want of an answer: slashes its stake; a merge's later rounds are Void,
-    and their work is paid from the slash before anybody shares it. `refunds` are gas."""
+    """Convicts a claim, at step `t` or (0) because a demand went unanswered, and slashes its stake. A convicted merge
+    voids the rounds after it, whose work is paid from the slash before the prizes. `refunds` are gas."""
     # INVARIANT: verdicts come from games, of which a demand for a carry is one.
     _only(sender, d.at.game, d.at.availability)
     if not live(d, claim):
@@ -159,7 +159,7 @@ def on_witnessed(d: Draft, sender: Address, job: JobId, account: Address) -> Non
 
 
 def on_demanded(d: Draft, sender: Address, job: JobId, r: int, slot: int, carry: bool) -> None:
-    """Somebody asks for the slot's payload, or the carry that it starts from; `freeze` will ask if it was answered.
+    """Records a demand for a slot's payload, or for the carry that it starts from; `freeze` checks if it was answered.
     A demand for a carry counts as a game."""
     # INVARIANT: the demands' contract alone says what was demanded.
     _only(sender, d.at.availability)
@@ -180,9 +180,10 @@ def on_demanded(d: Draft, sender: Address, job: JobId, r: int, slot: int, carry:
 
 
 def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
-    """A convicted merge: what was built on it is void without fault, and the round merges again from the same mergeIn.
+    """Rewinds after a convicted merge: rounds built on it become void without fault, and its round merges again from
+    the same mergeIn.
 
-    Returns what the void rounds' work and witnesses are paid from the slash; `release` hands it out.
+    Returns the amount that the slash owes the void rounds' work and witnesses; `release` pays it out.
     """
     owed = 0
     for k in range(c.round + 1, j.started):
@@ -212,7 +213,7 @@ def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
 
 
 def _drop_silent(d: Draft, ro: Round) -> None:
-    """Once revealing is over, who was silent is owed nothing."""
+    """Drops the pay of slots that did not reveal, once revealing is over."""
     if phase_of(ro, d.block.time) >= Phase.ATTESTING:
         ro.committed = ro.revealed
 

@@ -81,7 +81,7 @@ def seed_order(p: JobParams, ro: Round) -> list[int]:
 
 
 def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
-    """The phase now: what is stored, and what time and completeness make of it."""
+    """Returns the phase now: the stored one, advanced by time and completeness."""
     ro = s.rounds[job, r]
     # INVARIANT: in a void job nothing goes on: what was not final or failed is void.
     if is_voided(s.jobs[job]):
@@ -98,8 +98,8 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
 
 
 def all_spoken(ro: Round, witnesses: int) -> bool:
-    """Returns True if every owner of a revealed slot and every witness has given a receipt, convicted owners left out;
-    `witnesses`: those that the job draws."""
+    """Returns True if every owner of a revealed slot that is not convicted and every witness has given a receipt.
+    `witnesses` is the number that the job draws."""
     return ro.spoke.bit_count() + ro.silent == ro.revealed + ro.witnesses and (witnesses == 0 or ro.drawn)
 
 
@@ -123,9 +123,10 @@ def unbacked(j: JobState, leads: Iterable[tuple[int, Round]]) -> list[int]:
 
 
 def rounds_to_merge(p: JobParams, j: JobState, r: int, phase: Phase, free: Wei, kept: Wei = NOTHING) -> int | None:
-    """Returns the later rounds that whoever merges round r, MERGING or LEAD, locks the pay of; None: it does not merge.
+    """Returns how many later rounds' pay an account locks when it merges round r, MERGING or LEAD; None if it cannot
+    merge.
 
-    `free` is its stake, of which it keeps `kept` if it can.
+    `free` is its stake, of which it keeps `kept` if possible.
     """
     left = free - p.merge.stake
     if left < 0:
@@ -178,7 +179,8 @@ def turns_over(p: JobParams, ro: Round, now: Seconds) -> bool:
 
 
 def finalizable(p: JobParams, j: JobState, r: int, rounds: Mapping[int, Round], now: Seconds) -> bool:
-    """Returns True if nobody can overturn round r, merged or failed; `rounds`: as stored, those not settled."""
+    """Returns True if round r, merged or failed, can no longer be overturned. `rounds` has the unsettled ones as
+    stored."""
     _, over = over_at(p, j.started, r, lambda k: rounds.get(k) or Round())
     # INVARIANT: no claim is final before the windows of its whole carry period are over.
     if over == NEVER or now < over:
@@ -230,7 +232,7 @@ def is_voided(j: JobState) -> bool:
 
 
 def merger_of(s: Reader, block: Block, job: JobId, r: int) -> Address:
-    """The account that may merge now; the zero address if nobody may."""
+    """Returns the account that may merge now; the zero address if none may."""
     ro, merger = s.rounds[job, r], ZERO_ADDRESS
     now = turn_of(s, block, job, r)
     if now is None:

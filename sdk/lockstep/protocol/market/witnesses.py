@@ -90,7 +90,7 @@ def commit(d: Draft, sender: Address, audit: AuditId, i: int, commitment: Digest
 
 
 def reveal(d: Draft, sender: Address, audit: AuditId, i: int, opened: Word) -> None:
-    """Opens a verdict."""
+    """Reveals a witness's verdict."""
     a, duty = d.audits[audit], d.duties.edit((audit, i))
     claimed = _claim_of(a, duty)
     if sender != duty.account:
@@ -202,7 +202,7 @@ def settle(d: Draft, sender: Address, audit: AuditId, i: int) -> Outcome:
 
 
 def _catch_up(d: Draft, job: JobId) -> AuditId | None:
-    """Draws what is due to be drawn in a job, and says what it was."""
+    """Draws the pending audit of a job, if there is one, and returns its id."""
     audit = d.drawing[job]
     if audit is None:
         return None
@@ -355,7 +355,7 @@ def _is_left_out(d: Draft, a: Audit, slot: int) -> bool:
 
 
 def _take(d: Draft, job: JobId, account: Address, amount: int, standing: Standing) -> int:
-    """Burns up to `amount` of the stake, and takes the account off the list: who fails a duty is drawn no more."""
+    """Burns up to `amount` of the stake and unlists the account: a witness that failed a duty is not drawn again."""
     _unlist(d, job, account)
     stake = stake_key(job, account)
     held = d.locks[stake].amount
@@ -370,7 +370,7 @@ def _take(d: Draft, job: JobId, account: Address, amount: int, standing: Standin
 
 
 def _unlist(d: Draft, job: JobId, account: Address) -> None:
-    """Takes an account off the list, if it is there; the last one takes its place."""
+    """Removes an account from the list, if it is there; the last one takes its place."""
     w = d.enrolled.edit((job, account))
     if w.standing != Standing.LISTED:
         return

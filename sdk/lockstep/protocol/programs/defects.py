@@ -132,7 +132,7 @@ def job_of(p: JobParams) -> JobParts:
 
 
 def abi_job(job: JobFacts) -> tuple[Any, ...]:
-    """The contract's struct Job."""
+    """Returns the fields of the contract's struct Job."""
     return tuple(getattr(job, name) for name in JOB_FIELDS)
 
 
@@ -172,7 +172,7 @@ class Evidence:
     pieces: tuple[Piece, ...] = ()
 
     def abi(self) -> tuple[Any, ...]:
-        """The contract's struct Evidence."""
+        """Returns the fields of the contract's struct Evidence."""
         return astuple(self)
 
 
@@ -322,7 +322,7 @@ def _stands(root: bytes, value: bytes, index: int, count: int, proof: Sequence[b
 
 
 class _Entries(Sequence[TensorHeader | None]):
-    """The input state's entries, read when they are asked for."""
+    """The input state's entries, decoded on access."""
 
     def __init__(self, opened: OpenedProgram) -> None:
         self._opened = opened
@@ -445,7 +445,7 @@ def _genesis(job: JobFacts, e: Evidence, opened: OpenedProgram) -> None:
 
 
 def _zero(job: JobFacts, e: Evidence, opened: OpenedProgram) -> None:
-    """Tensor `e.index` of what stands for a carry or a payload is zero."""
+    """Checks that tensor `e.index` of a zero carry or payload is zero."""
     carry = e.subject == Subject.CARRY
     depth = job.shared_depth if carry else job.payload_depth
     if e.index >= 1 << depth or not e.pieces:
@@ -562,7 +562,7 @@ class ProgramParts:
 
     @cached_property
     def code(self) -> Code:
-        """Header and roots."""
+        """The Program's header and the roots of its ops and constants."""
         return Code(self.header, self.ops[-1][0], self.tables[-1][0])
 
     @property
@@ -571,12 +571,12 @@ class ProgramParts:
         return Digest(merkle.program_root(self.code.header, self.code.ops_root, self.code.consts_root))
 
     def op(self, i: int) -> Piece:
-        """The descriptor of op i, opened; EMPTY beyond the last."""
+        """Opens the descriptor of op i; EMPTY beyond the last."""
         data = self.descriptors[i] if i < len(self.descriptors) else b""
         return Piece(data, proof=tuple(merkle.proof(self.ops, i)))
 
     def const(self, k: int) -> Piece:
-        """The header of constant k, opened; EMPTY beyond the last."""
+        """Opens the header of constant k; EMPTY beyond the last."""
         proof = tuple(merkle.proof(self.tables, k))
         if k >= len(self.consts):
             return Piece(b"", proof=proof)
@@ -638,7 +638,7 @@ def _fields(header: bytes) -> HeaderFields | None:
 
 
 def _sources(parts: ProgramParts, i: int) -> Iterator[tuple[Piece, ...]]:
-    """Per operand of op i, the piece that opens what it reads."""
+    """Yields, for each operand of op i, the pieces that open its source."""
     try:
         views = _parse(parts.op(i).data, HeaderFields.decode(parts.header).opset).views
     except Broken:
@@ -697,7 +697,7 @@ def checkpoint_evidence(
 
 
 def zero_evidence(subject: Subject, parts: ProgramParts, roots: Sequence[Digest]) -> Iterator[Evidence]:
-    """CARRY or PAYLOAD: every entry of what stands for a zero carry or payload."""
+    """Yields evidence about every entry of a zero carry (CARRY) or zero payload (PAYLOAD)."""
     levels = merkle.levels(list(roots))
     fields = _fields(parts.header)
     for k, root in enumerate(roots):

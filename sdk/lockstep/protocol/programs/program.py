@@ -45,7 +45,7 @@ class Kind(IntEnum):
 
 
 class Fold(IntEnum):
-    """`Op.mode` of a fold."""
+    """The reduction of a fold (`Op.mode`)."""
 
     DOT = 0
     SUM = 1
@@ -56,7 +56,7 @@ class Fold(IntEnum):
 
 
 class Quant(IntEnum):
-    """`Op.mode` of a quant: what it gives, and the rule of its scale."""
+    """The output of a quant, codes or scales, and the rule of its scale (`Op.mode`)."""
 
     CODES = 0
     SCALES = 1
@@ -73,8 +73,8 @@ STOCHASTIC = 1 << 31
 
 
 def is_grouped(terms: int) -> bool:
-    """Returns True if a game about a fold of so many terms shows the partials of its groups of 256 chunks before those
-    of a group's."""
+    """Returns True if a game about a fold of this many terms shows the partials of groups of 256 chunks before those of
+    single chunks."""
     return -(-terms // CHUNK) > PARTIALS
 
 
@@ -155,7 +155,7 @@ class Op:
 
     @property
     def gives_codes(self) -> bool:
-        """True of a quant that gives codes, False of one that gives scales."""
+        """True for a quant that gives codes, False for one that gives scales."""
         return self.mode in (Quant.CODES, Quant.CODES_POWER)
 
     @property
@@ -359,12 +359,12 @@ class Program:
 
     @property
     def ops_root(self) -> Digest:
-        """Root over the descriptors."""
+        """Merkle root of the descriptors."""
         return self.ops_levels[-1][0]
 
     @property
     def consts_root(self) -> Digest:
-        """Root over the constants."""
+        """Merkle root of the constants."""
         return self.consts_levels[-1][0]
 
     @cached_property
@@ -385,7 +385,8 @@ class Program:
         return tuple(self.output_header(k) for k in range(len(self.outputs)))
 
     def held_bytes(self, ops: Iterable[int]) -> int:
-        """Bytes of the outputs of some ops and of those that they read: what a move about one of them asks for."""
+        """Returns the bytes of the outputs of some ops and of those that they read, which a move about one of them
+        needs."""
         asked = set(ops)
         asked |= {v.index for op in asked for v in self.ops[op].views if v.tag == Tag.OP}
         return WORD_BYTES * sum(self.ops[op].header.elements for op in asked)
@@ -448,7 +449,8 @@ class ProgramHeader:
             raise ProgramInvalid(f"a Program header does not parse: {error}", hint="fetch the Program again") from error
         if f.foreign:
             raise ProgramInvalid(
-                f"Program of profile {f.profile}, op-set {f.opset}; this build speaks {PROFILE}, 1 to {OPSET}",
+                f"the Program has profile {f.profile} and op-set {f.opset}; "
+                f"this build runs profile {PROFILE}, op-sets 1 to {OPSET}",
                 hint="install the release that the job names",
             )
         if len(header) != f.length:
@@ -513,7 +515,7 @@ def encode_entry(entry: TensorHeader | None) -> bytes:
     if entry is None:
         return struct.pack(">BBI", 0, 0, 0)
     if len(entry.shape) > 1:
-        raise ProgramInvalid(f"a state tensor of shape {entry.shape}", hint="state tensors are flat: rank 0 or 1")
+        raise ProgramInvalid(f"a state tensor has shape {entry.shape}", hint="state tensors are flat: rank 0 or 1")
     return struct.pack(">BBI", 1 + len(entry.shape), entry.dtype, entry.elements)
 
 

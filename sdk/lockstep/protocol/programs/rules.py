@@ -52,7 +52,7 @@ LAYOUT_HINT = "trace the three Programs of a job together"
 
 
 class Rule(IntEnum):
-    """The rule that a Program or job breaks; the numbers are those of IValidator.sol."""
+    """The rules that a Program or a job can break, with the numbers of IValidator.sol."""
 
     HOLDS = 0
     HEADER_LENGTH = 1
@@ -525,11 +525,11 @@ class Shapes(Protocol):
 
     @property
     def shared_depth(self) -> int:
-        """b."""
+        """Depth b of the tree of shared tensors."""
 
     @property
     def payload_depth(self) -> int:
-        """p."""
+        """Depth p of the tree of a payload's tensors."""
 
     @property
     def slots(self) -> int:

@@ -1,9 +1,10 @@
-"""Listening for one's own key: a home that cannot know what the key signed elsewhere is silent until it has heard.
+"""Doppelganger protection: a home that cannot know what its key signed elsewhere listens to the chain before it signs.
 
     listening -> (nobody else acted for `seconds`, no slot is held by somebody else's join) -> register -> signing
 
-Registering the node's key on chain is the fence between two homes of one account: the chain orders registrations, the
-last one stands, and a home that sees another's leaves at once. A home goes on to sign FENCE_BLOCKS after its own.
+Registering the node's key on chain is the fencing token between two homes of one account: the chain orders the
+registrations, the last one is valid, and a home that sees another's stops at once. A home signs only FENCE_BLOCKS after
+its own registration.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from lockstep.market.ledger import JobLedger, Ledger, RoundLedger
 
 FENCE_BLOCKS = 2
-"""Between a home's registration and its first claim: another home has looked at the chain by then."""
+"""Blocks between a home's registration and its first claim, in which another home notices the registration."""
 
 ACTS = frozenset({"Joined", "Revealed", "Merged"})
 """Events of the market whose `worker` sent the transaction."""
@@ -32,7 +33,7 @@ _AT_WORK = (Phase.JOINING, Phase.TRAINING, Phase.REVEALING)
 
 
 class Watch:
-    """A home's watch over its account: it permits signing, and notices somebody else who signs."""
+    """Watches an account for one home: permits signing, and notices another home that signs."""
 
     def __init__(
         self,
@@ -43,7 +44,8 @@ class Watch:
         phase: Callable[[JobId, int], Phase],
         seconds: Seconds,
     ) -> None:
-        """`sent`: whether this home sent a transaction. `phase`: a round's, now. `seconds`: of listening; 0: none."""
+        """`sent` tells if this home sent a transaction, `phase` returns a round's current phase, and `seconds` is the
+        chain time of listening (0: none)."""
         self._memory = memory
         self._me = me
         self._node_key = node_key
@@ -54,7 +56,7 @@ class Watch:
         self._fence: int | None = None
 
     def begin(self, ledger: Ledger, now: Seconds) -> list[str]:
-        """Begins to listen if it must; returns the reasons, from the chain's history: none if it need not."""
+        """Starts to listen if necessary; returns the reasons from the chain's history, or an empty list."""
         reasons = [] if self._memory.trusted() else ["this home has not listened before"]
         if ledger.nodes.get(self._me, self._node_key) != self._node_key:
             reasons.append("another home was the last to register for this account")
@@ -68,24 +70,25 @@ class Watch:
 
     @property
     def until(self) -> Seconds | None:
-        """The earliest end of listening; None if the home need not listen."""
+        """The earliest chain time at which listening ends; None if the home need not listen."""
         return self._until
 
     def hear(self, events: Iterable[Event]) -> None:
-        """Take events that happened since this process began; raises GuardRefused if somebody else has the key."""
+        """Processes events since the start of this process; raises GuardRefused if another home uses the key."""
         for e in events:
             own = e.args.get("worker" if e.name in ACTS else "account") == self._me
             registered = e.name == "NodeRegistered" and e.args["key"] != self._node_key
             # INVARIANT: an account works in one home at a time.
             if own and (registered or e.name in ACTS) and not self._sent(e.transaction):
                 raise GuardRefused(
-                    f"{self._me} is at work elsewhere: {e.name} in block {e.block} is not of this home",
+                    f"another home uses the key of {self._me}: it sent {e.name} in block {e.block}",
                     hint="stop the other machine, then move its memory with `guard export` and `guard import`",
                     code="guard_refused.doppelganger",
                 )
 
     def heard(self, ledger: Ledger, now: Seconds) -> bool:
-        """Returns True if listening is over; the home may register then, and is trusted from now on."""
+        """Returns True once the listening time is over; from then on the account may register and the home is
+        trusted."""
         if self._until is None:
             return True
         if now < self._until or any(self._held_elsewhere(job) for job in ledger.jobs.values()):

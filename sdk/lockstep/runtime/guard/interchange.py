@@ -23,7 +23,7 @@ FORMAT, VERSION = "lockstep-guard", 1
 WORDS = ("claim", "seed", "base", "trace_root", "out", "out2", "nonce")
 """32 bytes each."""
 MAX_EXPORT_BYTES, MAX_EXPORT_ITEMS = 1 << 28, 1 << 22
-"""Some 400,000 records: years of a worker's."""
+"""Bounds for about 400,000 records, which a worker makes in years."""
 
 _NAMED, _NUMBER = text(64), whole(0, U32)
 _FILE = table({"metadata": mapping(anything), "promises": several(anything, MAX_EXPORT_ITEMS)})
@@ -37,7 +37,7 @@ _ROW = table(
 
 
 def dumps(scope: Scope, records: Sequence[tuple[Place, SigningRecord]]) -> str:
-    """The file's text."""
+    """Returns the text of an export."""
     rows = [
         {
             **{name: "0x" + bytes(getattr(place, name)).hex() for name in ("claim", "seed", "base")},
@@ -52,7 +52,8 @@ def dumps(scope: Scope, records: Sequence[tuple[Place, SigningRecord]]) -> str:
 
 
 def loads(exported: str, scope: Scope) -> list[tuple[Place, SigningRecord]]:
-    """The file's records; raises UsageError if it is none, Mismatch if it is of another chain or key."""
+    """Parses an export; raises UsageError if the text is not one, Mismatch if it is of another chain, market or
+    account."""
     with refusing(UsageError, "an export of a guard", hint="`guard export` writes one"):
         file = _FILE(from_json(exported, MAX_EXPORT_BYTES, most_items=MAX_EXPORT_ITEMS), "the export")
         metadata = file["metadata"]

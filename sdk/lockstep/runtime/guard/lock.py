@@ -1,4 +1,4 @@
-"""One home, one process: an OS lock that ends with the process, however it ends."""
+"""Locks a home for one process by an OS lock, which ends with the process however it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOLDER = re.compile(r"(.*) \(process (\d+)\)", re.ASCII)
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that works in a home."""
+    """The process that runs in a home."""
 
     who: str
     pid: int
@@ -43,9 +43,9 @@ def holder(home: Path) -> Holder | None:
 
 @contextmanager
 def held(home: Path, who: str) -> Iterator[None]:
-    """Hold `home` for `who` ("worker", "coordinator"); raises GuardRefused if another process does.
+    """Locks `home` for the role `who` ("worker", "coordinator"); raises GuardRefused if another process holds the lock.
 
-    Files that a killed process had begun to write there are removed.
+    Temporary files that a killed process left there are removed.
     """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Not inheritable: a child that outlives its parent must not keep the home.
@@ -57,7 +57,7 @@ def held(home: Path, who: str) -> Iterator[None]:
         except BlockingIOError as error:
             holder = os.pread(lock, 64, 0).decode(errors="replace").strip() or "process"
             raise GuardRefused(
-                f"another {holder} works in {home}",
+                f"another {holder} is running in {home}",
                 hint="stop it first; two processes need two homes and two keys",
                 code="guard_refused.locked",
             ) from error

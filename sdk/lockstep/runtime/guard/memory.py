@@ -1,7 +1,8 @@
-"""The signing records of a home: one row a claim, on disk before anything about it is signed or committed.
+"""The signing records of a home: one row for each claim, on disk before anything about it is signed or committed.
 
-EIP-3076's signing database for claims. Its unit of slashing is two signatures over one (chain, market, job, round,
-attempt, slot, seed, base), so that is the key: a slot whose seed a reorganisation drew again is another claim.
+They are EIP-3076's signing database for claims. Slashable are two signatures over one (chain, market, job, round,
+attempt, slot, seed, base), so that is the key: after a reorganisation that draws a slot's seed again, its claim is
+another one.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 @dataclass(frozen=True)
 class Scope:
-    """The account and the market of a chain that records bind: no record binds outside its scope."""
+    """The account, chain and market to which records belong: a record binds only in its scope."""
 
     chain_id: int
     genesis: bytes
-    """Hash of block 0: a local chain that was started anew has the same id."""
+    """Hash of block 0, which distinguishes local chains with the same chain id."""
     market: Address
     account: Address
 
     @staticmethod
     def of(w3: Web3, addresses: Addresses, account: Address) -> Scope:
-        """An account's on the chain at hand."""
+        """Returns an account's scope on the connected chain."""
         return Scope(addresses.chain_id, bytes(w3.eth.get_block(0)["hash"]), addresses.market, account)
 
     @property
@@ -63,18 +64,18 @@ class Scope:
 
 @dataclass(frozen=True)
 class Place:
-    """The key of a record: each place has at most one."""
+    """The key of a record: one piece of work, for which at most one result may be signed."""
 
     claim: ClaimId
     """(chain, market, job, round, attempt, slot)."""
     seed: Seed
     base: StateRoot
-    """The round's base for a slot; for a merge, what the contract froze."""
+    """The round's base for a slot; for a merge, the input root that the contract froze."""
 
 
 @dataclass(frozen=True)
 class SigningRecord:
-    """The values to which a place is bound, once and for all."""
+    """The values that an account may sign for a place; they never change."""
 
     trace_root: TraceRoot
     out: Digest
@@ -85,11 +86,11 @@ class SigningRecord:
     payload_cid: Cid
     """The payload's address; empty for a merge, which is bound before its checkpoint is stored."""
     torn: bool = False
-    """True if two machines signed different values: then nothing is signed for this place any more."""
+    """True if two machines signed different values for this place: then nothing more is signed for it."""
 
     @property
     def values(self) -> tuple[bytes, bytes, bytes]:
-        """The claimed values; the rest is transport."""
+        """The claimed roots: trace root and both outputs."""
         return self.trace_root, self.out, self.out2
 
 
@@ -120,7 +121,7 @@ class GuardMemory(Closing):
             return self._row(place)
 
     def bind(self, place: Place, wanted: SigningRecord) -> SigningRecord:
-        """Record these values and no others; returns the row that is on disk, with its first nonce.
+        """Binds a place to these values; returns the record on disk, with the nonce of its first binding.
 
         Raises GuardRefused if other values are recorded.
         """
@@ -130,13 +131,14 @@ class GuardMemory(Closing):
         # INVARIANT: never two different claims for one place.
         if kept is None or kept.torn or kept.values != wanted.values:
             raise GuardRefused(
-                f"the guard refuses: other values were signed for claim {short(place.claim)} before",
-                hint="this machine computes other bits than before, or two machines use one key: stop, find out which",
+                f"the guard refuses: this key has signed other values for claim {short(place.claim)}",
+                hint="this machine computes other bits than before, or two machines use one key: find out which before "
+                "you continue",
             )
         return kept
 
     def records(self) -> list[tuple[Place, SigningRecord]]:
-        """Every record of the scope, in the order of their places."""
+        """Returns every record of the scope, in the order of their places."""
         with self._lock:
             rows = self._db.execute(
                 f"SELECT {_COLUMNS} FROM promises WHERE scope = ? ORDER BY claim, seed, base", (self.scope.key,)
@@ -144,7 +146,7 @@ class GuardMemory(Closing):
         return [_entry(row) for row in rows]
 
     def merge(self, entries: Iterable[tuple[Place, SigningRecord]]) -> int:
-        """Take in another memory, all or nothing, the stricter of two rows; returns how many rows are new or stricter.
+        """Merges the records of another memory atomically; returns how many rows are new or stricter.
 
         A place bound to different values on both sides is torn: nothing is signed for it again.
         """
@@ -158,13 +160,14 @@ class GuardMemory(Closing):
         return changed
 
     def trusted(self) -> bool:
-        """Returns True if this file has listened on this machine; a fresh, imported, copied or restored one has not."""
+        """Returns True if this file has been listened for on this machine; a new, imported, copied or restored one has
+        not."""
         with self._lock:
             row = self._db.execute("SELECT home FROM trust WHERE scope = ?", (self.scope.key,)).fetchone()
         return row is not None and row[0] == self._identity()
 
     def trust(self) -> None:
-        """The home knows what its key has signed."""
+        """Records that this home knows everything that its key has signed."""
         with self._lock:
             self._db.execute("INSERT OR REPLACE INTO trust VALUES (?, ?)", (self.scope.key, self._identity()))
 
@@ -204,7 +207,7 @@ class GuardMemory(Closing):
         ).rowcount
 
     def _identity(self) -> str:
-        """This file on this machine: a copy has another inode, a moved disk another machine."""
+        """Identifies this file on this machine: a copy has another inode, a moved disk another machine id."""
         machine = _MACHINE_ID.read_text().strip() if _MACHINE_ID.exists() else platform.node()
         return f"{machine}/{self._path.resolve()}/{self._path.stat().st_ino}"
 

@@ -65,13 +65,15 @@ class WireFormat(ABC):
     def pack(self, values: NDArray[np.float32]) -> bytes:
         """The bytes of a flat f32 tensor; PayloadInvalid if unpacking could not give its bits."""
         if values.dtype != np.float32 or values.ndim != 1:
-            raise PayloadInvalid(f"a tensor of {values.dtype} {values.shape}", "payloads are flat float32")
+            raise PayloadInvalid(
+                f"a payload tensor has dtype {values.dtype} and shape {values.shape}", "give flat float32"
+            )
         return self._pack(np.ascontiguousarray(values).view(np.uint32)) if values.size else b""
 
     def unpack(self, data: bytes | memoryview, n: int) -> NDArray[np.float32]:
         """The f32 tensor [n] that these bytes stand for, read-only; PayloadInvalid if they stand for none."""
         if not 0 <= n <= MAX_ELEMENTS:
-            raise UsageError(f"a tensor of {n} elements", f"0 to {MAX_ELEMENTS} can be decoded")
+            raise UsageError(f"a payload tensor has {n} elements", f"use 0 to {MAX_ELEMENTS} elements")
         # INVARIANT: no other length than the declared one is decoded.
         view = memoryview(data)
         if n and len(view) >= self.head:
@@ -95,7 +97,7 @@ class WireFormat(ABC):
 def require(condition: Any, what: str) -> None:
     """Raises PayloadInvalid unless the condition holds: these bytes are the form of no tensor."""
     if not condition:
-        raise PayloadInvalid(what, "its publisher encoded it otherwise: it counts as absent")
+        raise PayloadInvalid(what, "its publisher did not use the canonical encoding, so the payload counts as absent")
 
 
 def carried(condition: Any, what: str) -> None:
@@ -161,7 +163,7 @@ def pack_bits(codes: Codes, width: int) -> Bytes:
 
 
 def unpack_bits(data: Bytes, count: int, width: int) -> Codes:
-    """The codes that `pack_bits` gave these bytes of; PayloadInvalid if the last byte is not filled with zeros."""
+    """Unpacks the codes that `pack_bits` packed; raises PayloadInvalid if the last byte is not filled with zeros."""
     spare = 8 * data.size - count * width
     # INVARIANT: bits that no code has are zero.
     require(not spare or data[-1] >> (8 - spare) == 0, f"a bit beyond the last of {count} codes is set")

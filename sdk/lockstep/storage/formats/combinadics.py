@@ -29,7 +29,7 @@ def rank_length(m: int, k: int) -> int:
 
 
 def rank_bits(m: int, k: int) -> int:
-    """Bits of the rank of a subset of k of m; 0 where there is but one."""
+    """Returns the bits of the rank of a subset of k of m elements; 0 if there is only one subset."""
     return (comb(m, k) - 1).bit_length()
 
 
@@ -50,7 +50,8 @@ def rank_subsets(positions: Positions, m: int) -> Bytes:
 
 
 def unrank_subsets(ranks: Bytes, m: int, k: int) -> Positions:
-    """The ascending rows [rows, k] that `rank_subsets` gave these bytes of; PayloadInvalid for no rank."""
+    """Returns the ascending rows [rows, k] of which `rank_subsets` made these bytes; raises PayloadInvalid for no valid
+    rank."""
     rows, limbs = len(ranks), _limbs(m, k)
     size = 4 * limbs
     left = np.zeros((rows, size), np.uint8)

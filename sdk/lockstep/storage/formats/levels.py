@@ -56,7 +56,8 @@ def pack_counts(counts: Integers) -> Bytes:
 
 
 def unpack_counts(data: Bytes, rows: int, k: int) -> Integers:
-    """The counts that `pack_counts` gave these bytes of; PayloadInvalid for a number of no counts."""
+    """Returns the counts of which `pack_counts` made these bytes; raises PayloadInvalid for a number that encodes no
+    counts."""
     found = unpack_bits(data, rows, counts_width(k))
     every = _all_counts(k)
     # INVARIANT: a number is below the number of counts.
@@ -84,7 +85,8 @@ def pack_ranks(rows: Codes, counts: Integers) -> Bytes:
 
 
 def unpack_ranks(data: Bytes, counts: Integers) -> Codes:
-    """The rows that `pack_ranks` gave these bytes of; PayloadInvalid for what is no rank, or a bit that none has."""
+    """Returns the rows of which `pack_ranks` made these bytes; raises PayloadInvalid for an invalid rank or a stray
+    bit."""
     widths = _widths(counts).reshape(-1)
     total = int(widths.sum())
     bits = np.unpackbits(data, bitorder="little")
@@ -112,7 +114,7 @@ def unpack_ranks(data: Bytes, counts: Integers) -> Codes:
 
 
 def _without(rows: Codes, symbol: int) -> Codes:
-    """The rows with a symbol's places closed up; what is beyond their ends is of no symbol."""
+    """Removes a symbol from the rows and closes the gaps; elements past a row's new end have no meaning."""
     order = np.argsort(rows == symbol, axis=1, kind="stable")
     moved = np.take_along_axis(rows, order, axis=1)
     return np.where(moved == symbol, np.uint8(0xFF), moved)

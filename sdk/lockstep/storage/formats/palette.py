@@ -66,7 +66,7 @@ class Palette(WireFormat):
 def check_width(width: int) -> None:
     """Raises UsageError unless codes can have this many bits."""
     if width not in WIDTHS:
-        raise UsageError(f"codes of {width} bits", f"one of {', '.join(map(str, WIDTHS))}")
+        raise UsageError(f"codes have {width} bits", f"use one of {', '.join(map(str, WIDTHS))} bits")
 
 
 def table_length(groups: int, width: int) -> int:

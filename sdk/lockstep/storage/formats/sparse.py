@@ -67,17 +67,17 @@ class Sparse(WireFormat):
             )
         if self.width not in (*WIDTHS, HALF, WORD) or not 1 <= self.group <= MAX_PART:
             raise UsageError(
-                f"values of {self.width} bits, groups of {self.group}",
-                f"width is 1, 2, 4, 8, 16 or 32; group 1 to {MAX_PART}",
+                f"values have {self.width} bits, in groups of {self.group}",
+                f"use a width of 1, 2, 4, 8, 16 or 32, and a group of 1 to {MAX_PART}",
             )
         if {self.places, self.levels} - {LISTED, RANKED}:
-            raise UsageError(f"places {self.places!r}, levels {self.levels!r}", f'"{LISTED}" or "{RANKED}"')
+            raise UsageError(f"places is {self.places!r}, levels is {self.levels!r}", f'use "{LISTED}" or "{RANKED}"')
         if self.places == RANKED:
             check_table(self.block, self.kept)
         if self.levels == RANKED:
             ranked.check_row(self.kept)
             if self.width != 2:
-                raise UsageError(f"ranks of levels of {self.width} bits", "levels of 2 bits alone can be ranked")
+                raise UsageError(f"levels of {self.width} bits cannot be ranked", "rank levels of 2 bits only")
 
     @property
     def head(self) -> int:
@@ -99,7 +99,7 @@ class Sparse(WireFormat):
         return fixed + most
 
     def length(self, n: int, head: bytes) -> int:
-        """As the head says, if no more than `longest`."""
+        """Returns the length in bytes that `head` states; raises an error if it exceeds `longest`."""
         if self.levels == LISTED:
             return self.longest(n)
         due = int.from_bytes(head[:_HEAD], "little")

@@ -29,11 +29,12 @@ class Aggregate(Protocol):
         """Raises UsageError if the aggregate means nothing for what this codec leaves."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Its registered name and its fields."""
+        """Returns the aggregate's registered name and its fields."""
 
 
 def heard(payloads: Sequence[Shards], mask: Tensor) -> list[list[Tensor]]:
-    """The payloads, those of mask 0 as zeros; so is every element that no codec encodes, an infinity above all."""
+    """Returns the payloads, with zeros for those of mask 0 and for each element that no codec encodes, such as an
+    infinity."""
     return [[torch.where((mask[k] > 0) & usable(x), x, 0.0) for x in payload] for k, payload in enumerate(payloads)]
 
 

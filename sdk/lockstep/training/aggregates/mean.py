@@ -30,7 +30,7 @@ class Average(Described):
 
     def __post_init__(self) -> None:
         if self.over not in (CONTRIBUTORS, SLOTS):
-            raise UsageError(f"a mean over {self.over!r}", f'"{CONTRIBUTORS}" or "{SLOTS}"')
+            raise UsageError(f"over is {self.over!r}", f'use "{CONTRIBUTORS}" or "{SLOTS}"')
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """Zeros if there is none."""
@@ -50,7 +50,7 @@ class Average(Described):
         return found
 
     def check(self, codec: Codec) -> None:
-        """A mean has a meaning for every payload."""
+        """Accepts every codec: a mean is defined for the payloads of each."""
 
 
 def preceding(values: Sequence[Tensor], i: int) -> Iterator[tuple[int, Tensor]]:

@@ -86,14 +86,14 @@ class Trimmed(Described):
         _check_wrong(self.wrong)
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
-        """Absent payloads are sorted behind all others."""
+        """Returns the trimmed mean over the payloads, elementwise; absent payloads are sorted behind all others."""
         count = mask.sum().to(torch.int32)
         most = torch.clamp((count - 1) >> 1, min=0)
         cut = torch.clamp(most, max=self.wrong)
         return _between(payloads, mask, cut, count - cut)
 
     def check(self, codec: Codec) -> None:
-        """Sparse payloads are refused."""
+        """Raises UsageError for a sparse codec."""
         refuse_sparse(codec, "a trimmed mean")
 
 
@@ -104,12 +104,12 @@ class Median(Described):
     name: ClassVar[str] = "median"
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
-        """Absent payloads are sorted behind all others."""
+        """Returns the median over the payloads, elementwise; absent payloads are sorted behind all others."""
         count = mask.sum().to(torch.int32)
         return _between(payloads, mask, torch.clamp((count - 1) >> 1, min=0), (count >> 1) + 1)
 
     def check(self, codec: Codec) -> None:
-        """Sparse payloads are refused."""
+        """Raises UsageError for a sparse codec."""
         refuse_sparse(codec, "a median")
 
 
@@ -181,10 +181,10 @@ class GeometricMedian(Described):
     def __post_init__(self) -> None:
         _check_iterations(self.iterations)
         if not self.smoothing > 0:
-            raise UsageError(f"smoothing is {self.smoothing}", "it lies above 0")
+            raise UsageError(f"smoothing is {self.smoothing}", "use a number above 0")
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
-        """A fixed number of iterations."""
+        """Combines the payloads by a fixed number of iterations."""
         clean = heard(payloads, mask)
         z = [torch.zeros_like(x) for x in clean[0]]
         for _ in range(self.iterations):
@@ -213,10 +213,10 @@ class CentredClipping(Described):
     def __post_init__(self) -> None:
         _check_iterations(self.iterations)
         if not self.radius > 0:
-            raise UsageError(f"radius is {self.radius}", "it lies above 0")
+            raise UsageError(f"radius is {self.radius}", "use a number above 0")
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
-        """A fixed number of iterations."""
+        """Combines the payloads by a fixed number of iterations."""
         clean = heard(payloads, mask)
         count = torch.clamp(mask.sum(), min=1.0)
         v = [torch.zeros_like(x) for x in clean[0]]

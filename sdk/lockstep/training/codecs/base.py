@@ -52,11 +52,11 @@ class Elementwise(Described):
     """A codec whose payload is the decoded tensor."""
 
     def size(self, n: int) -> int:
-        """n."""
+        """Returns n: a payload has one element for each of the tensor's."""
         return n
 
     def decode(self, payload: Tensor, n: int, round: Tensor) -> Tensor:  # noqa: A002
-        """The payload."""
+        """Returns the payload, which is the decoded tensor."""
         return payload
 
 
@@ -73,7 +73,9 @@ def usable(x: Tensor) -> Tensor:
 def bounded(x: Tensor) -> Tensor:
     """x, its other elements zero; UsageError for an empty tensor."""
     if x.dim() != 1 or x.numel() == 0 or x.dtype != torch.float32:
-        raise UsageError(f"a codec of a {x.dtype} tensor {tuple(x.shape)}", "encode a flat f32 tensor, not empty")
+        raise UsageError(
+            f"a codec got a tensor of dtype {x.dtype} and shape {tuple(x.shape)}", "encode a flat f32 tensor, not empty"
+        )
     return torch.where(usable(x), x, 0.0)
 
 

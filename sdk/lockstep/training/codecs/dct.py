@@ -35,7 +35,8 @@ class DCT(Described):
     def __post_init__(self) -> None:
         if not (1 <= self.rows <= MAX_EXTENT and 2 <= self.columns <= MAX_EXTENT):
             raise UsageError(
-                f"a DCT of {self.rows} x {self.columns}", f"rows is 1 to {MAX_EXTENT}, columns 2 to {MAX_EXTENT}"
+                f"the DCT has {self.rows} x {self.columns} elements",
+                f"use 1 to {MAX_EXTENT} rows and 2 to {MAX_EXTENT} columns",
             )
 
     @property

@@ -14,13 +14,13 @@ from lockstep.training.codecs.base import Elementwise, bounded
 
 @dataclass(frozen=True)
 class Exact(Elementwise):
-    """Every element as it is; 32 bits each."""
+    """Sends every element unchanged, 32 bits each."""
 
     name: ClassVar[str] = "exact"
 
     @property
     def format(self) -> WireFormat:
-        """Plain words."""
+        """Plain words, 32 bits each."""
         return PlainWords()
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002

@@ -22,13 +22,13 @@ _SIGN = -(1 << 31)
 
 @dataclass(frozen=True)
 class Float16(Elementwise):
-    """The nearest binary16; beyond its range the largest one."""
+    """Rounds every element to the nearest binary16; larger ones to the largest."""
 
     name: ClassVar[str] = "float16"
 
     @property
     def format(self) -> WireFormat:
-        """Halves."""
+        """Binary16 words."""
         return Halves()
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002

@@ -43,7 +43,7 @@ class RandomK(Described):
 
     @property
     def format(self) -> WireFormat:
-        """That of the codec of what is kept."""
+        """The wire format of the codec that encodes the kept elements."""
         return self.then.format
 
     def size(self, n: int) -> int:

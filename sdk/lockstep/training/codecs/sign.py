@@ -26,7 +26,7 @@ class Sign(Elementwise):
 
     @property
     def format(self) -> WireFormat:
-        """Signs of the block."""
+        """One sign bit for each element and a magnitude for each block."""
         return Signs(self.block)
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002

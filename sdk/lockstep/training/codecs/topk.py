@@ -43,7 +43,7 @@ class TopK(Elementwise):
 
     @property
     def format(self) -> WireFormat:
-        """Sparse, of the same fields."""
+        """The sparse format with the same parameters."""
         return Sparse(**asdict(self))
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002

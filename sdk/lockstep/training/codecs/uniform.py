@@ -37,8 +37,8 @@ class Uniform(Elementwise):
     def __post_init__(self) -> None:
         if self.width not in (2, 4, 8) or not 1 <= self.group <= MAX_PIECE:
             raise UsageError(
-                f"bins of {self.width} bits, groups of {self.group}",
-                f"width is 2, 4 or 8; group 1 to {MAX_PIECE}",
+                f"bins have {self.width} bits, in groups of {self.group}",
+                f"use a width of 2, 4 or 8, and a group of 1 to {MAX_PIECE}",
             )
 
     @property
@@ -53,7 +53,7 @@ class Uniform(Elementwise):
 
 
 def binned(rows: Tensor, chosen: Tensor, width: int) -> Tensor:
-    """f32 [groups, length]: each chosen element replaced by the mean of its bin; the others are of no meaning."""
+    """f32 [groups, length]: each chosen element replaced by the mean of its bin; the other elements have no meaning."""
     step = max(1, MAX_PIECE // rows.shape[1])
     pieces = [_binned(rows[i : i + step], chosen[i : i + step], width) for i in range(0, rows.shape[0], step)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

@@ -30,11 +30,15 @@ class CNNConfig:
 
     def __post_init__(self) -> None:
         if min(self.size, self.channels, self.classes, self.width, self.groups) < 1:
-            raise UsageError(f"a size below 1 in {self}", "every size of a classifier is at least 1")
+            raise UsageError(f"{self} has a size below 1", "use sizes of at least 1")
         if self.size % 4:
-            raise UsageError(f"images of {self.size} x {self.size}", "two stages halve them: a multiple of 4")
+            raise UsageError(
+                f"the images have {self.size} x {self.size} pixels", "use a multiple of 4: two stages halve the size"
+            )
         if self.width % self.groups:
-            raise UsageError(f"{self.width} channels in {self.groups} groups", "make it a multiple")
+            raise UsageError(
+                f"{self.width} channels do not divide into {self.groups} groups", "make width a multiple of groups"
+            )
 
     @property
     def pixels(self) -> int:
@@ -61,7 +65,7 @@ class ConvStage(nn.Module):
 
 
 class CNN(nn.Module):
-    """An image's bytes to the logits of its class."""
+    """A convolutional classifier: maps an image's bytes to the logits of its class."""
 
     def __init__(self, config: CNNConfig) -> None:
         super().__init__()

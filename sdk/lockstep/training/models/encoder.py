@@ -32,7 +32,7 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         if min(self.vocabulary, self.context, self.layers, self.heads, self.width) < 1:
-            raise UsageError(f"a size below 1 in {self}", "every size of an encoder is at least 1")
+            raise UsageError(f"{self} has a size below 1", "use sizes of at least 1")
         if self.width % self.heads:
             raise UsageError(f"width {self.width} does not divide into {self.heads} heads", "make it a multiple")
         if not 2 <= self.vocabulary <= 1 << 15:
@@ -40,12 +40,12 @@ class EncoderConfig:
 
     @property
     def row_length(self) -> int:
-        """Tokens of a dataset row: the targets are the inputs."""
+        """Tokens of a dataset row, equal to the context: inputs and targets are the same tokens."""
         return self.context
 
 
 class Attention(nn.Module):
-    """Self-attention in both directions."""
+    """Bidirectional self-attention."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Tokens, some of them masked, to the logits of what stands at each place."""
+    """A bidirectional encoder: maps tokens, some of them masked, to logits for each position."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

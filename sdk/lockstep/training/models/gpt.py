@@ -34,7 +34,7 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         if min(self.vocabulary, self.context, self.layers, self.heads, self.width) < 1:
-            raise UsageError(f"a size below 1 in {self}", "every size of a GPT is at least 1")
+            raise UsageError(f"{self} has a size below 1", "use sizes of at least 1")
         if self.width % self.heads:
             raise UsageError(f"width {self.width} does not divide into {self.heads} heads", "make it a multiple")
         if self.gelu not in ("tanh", "none"):

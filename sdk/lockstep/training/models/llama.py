@@ -41,13 +41,16 @@ class LlamaConfig:
     def __post_init__(self) -> None:
         sizes = (self.vocabulary, self.context, self.layers, self.heads, self.kv_heads, self.width, self.hidden)
         if min(sizes) < 1:
-            raise UsageError(f"a size below 1 in {self}", "every size of a Llama is at least 1")
+            raise UsageError(f"{self} has a size below 1", "use sizes of at least 1")
         if self.width % (2 * self.heads):
-            raise UsageError(f"width {self.width} in {self.heads} heads", "rotations need an even number in each head")
+            raise UsageError(
+                f"width {self.width} does not give {self.heads} heads of even size",
+                "make width an even multiple of heads: rotations need pairs",
+            )
         if self.heads % self.kv_heads:
             raise UsageError(f"{self.heads} heads do not share {self.kv_heads} key heads", "make it a multiple")
         if not (self.theta > 0 and self.epsilon > 0):
-            raise UsageError(f"theta {self.theta}, epsilon {self.epsilon}", "both are above 0")
+            raise UsageError(f"theta is {self.theta} and epsilon is {self.epsilon}", "use numbers above 0")
 
     @property
     def row_length(self) -> int:
@@ -117,7 +120,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then a feed-forward network, each behind a norm and around a residual."""
+    """Attention, then a feed-forward network, each with a norm before it and a residual around it."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()

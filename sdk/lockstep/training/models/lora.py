@@ -43,7 +43,7 @@ class LoRAConfig:
 
 
 class Adapted(nn.Module):
-    """A linear layer beside its low-rank update."""
+    """A linear layer with a low-rank update added to its output."""
 
     def __init__(self, layer: nn.Module, rank: int, scale: float) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def is_linear(layer: nn.Module) -> bool:
 
 
 def _weight(layer: nn.Module) -> Tensor:
-    """[out, in], a view: Conv1D keeps it the other way round."""
+    """Returns the weight as [out, in], a view: Conv1D stores it transposed."""
     weight = layer.weight
     assert isinstance(weight, Tensor)
     return weight if isinstance(layer, nn.Linear) else weight.t()
@@ -99,7 +99,7 @@ class LoRA(nn.Module):
 
 
 def adapt(base: nn.Module, *, rank: int = 8, alpha: float = 16.0, targets: Sequence[str] = ("qkv",)) -> LoRA:
-    """The model, frozen, with adapters on the layers named; `base` stays as it is, and both have the same weights."""
+    """Returns the model, frozen, with adapters on the named layers; `base` is unchanged, and both share its weights."""
     # A base is as large as a machine's memory, and often mapped from a file: what is not trained needs no copy.
     shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in base.parameters()}
     shared |= {id(b): b for b in base.buffers()}

@@ -98,7 +98,9 @@ class Yogi(Described):
 
 def _check(value: Adam | Yogi) -> None:
     if not (0 <= value.beta1 < 1 and 0 <= value.beta2 < 1 and value.learning_rate > 0 and value.tau > 0):
-        raise UsageError(f"{value} cannot run", "betas lie in [0, 1), learning rate and tau above 0")
+        raise UsageError(
+            f"the optimizer cannot run with {value}", "use betas in [0, 1), and a learning rate and tau above 0"
+        )
 
 
 def _moved(p: Shards, m: Shards, v: Shards, rate: Tensor, tau: float) -> list[Tensor]:

@@ -31,7 +31,7 @@ class SGD(Described):
             raise UsageError(f"SGD cannot run with {self}", "the learning rate is above 0, the decay not below")
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
-        """No state."""
+        """Returns the transformation of plain SGD, which has no state."""
 
         def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
             if self.weight_decay:

@@ -29,5 +29,5 @@ class AllReduce(Loop):
     """Applies the mean gradient, once a round."""
 
     def parts(self) -> Parts:
-        """Nothing is encoded, nothing carried."""
+        """Returns the loop's parts, without a codec and without a carry."""
         return Parts(None, Exact(), self.aggregate, self.outer, sent=GRADIENT)

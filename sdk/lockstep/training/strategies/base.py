@@ -36,11 +36,11 @@ class Optimizer(Protocol):
     """A rule by which a gradient moves parameters, within a round or once a merge; frozen, and hashed into the job."""
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
-        """Returns the optimizer of `steps` steps, whose state somebody sets to zero every `restart` steps; None: the
-        state goes on, and holds its age if the optimizer needs it."""
+        """Returns the optimizer of `steps` steps, whose state is reset to zero every `restart` steps; None: the state
+        persists, and contains its age if the optimizer needs it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Its registered name and its fields."""
+        """Returns the optimizer's registered name and its fields."""
 
 
 class Rules(NamedTuple):
@@ -87,4 +87,4 @@ class Strategy(Protocol):
         """Returns the functions for a job of `rounds` rounds; the shapes of their states do not depend on `rounds`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`strategy` of a job's spec: its registered name, its fields, and `wire`."""
+        """Returns the object `strategy` of a job's spec: the registered name, the fields, and `wire`."""

@@ -41,5 +41,5 @@ class Cocktail(Loop):
     """Applies the mean step, once a round."""
 
     def parts(self) -> Parts:
-        """With residuals at both ends, and the inner moments."""
+        """Returns the loop's parts, with residuals at both ends and the inner moments."""
         return Parts(self.inner, self.codec, self.aggregate, self.outer, keeps=True, decay=1.0, down=self.down)

@@ -36,5 +36,5 @@ class DeMo(Loop):
     """Applies the mean, once a round."""
 
     def parts(self) -> Parts:
-        """The residual is the momentum."""
+        """Returns the loop's parts; the residual serves as the momentum."""
         return Parts(None, self.codec, self.aggregate, self.outer, sent=GRADIENT, decay=self.decay)

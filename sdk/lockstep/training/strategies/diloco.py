@@ -51,11 +51,11 @@ class Spec(Loop):
 
     @property
     def wire(self) -> str:
-        """`payload`."""
+        """The name of the payload's wire format."""
         return self.payload
 
     def parts(self) -> Parts:
-        """The mean difference through Nesterov's momentum."""
+        """Returns the loop's parts: the mean difference is applied with Nesterov's momentum."""
         codec: Codec = Blocks256() if self.payload == INT8_FORMAT else AsItIs()
         outer = Nesterov(self.outer_learning_rate, self.outer_momentum)
         return Parts(self.inner, codec, Average(), outer, keeps=self.carry, whole=True)
@@ -69,11 +69,11 @@ class AsItIs(Elementwise):
 
     @property
     def format(self) -> WireFormat:
-        """Plain words."""
+        """Plain words, 32 bits each."""
         return PlainWords()
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
-        """x."""
+        """Returns x unchanged."""
         return x
 
 

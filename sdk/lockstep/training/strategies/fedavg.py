@@ -29,7 +29,7 @@ class FedAvg(Loop):
     """The rule by which the slots' parameters become one set."""
 
     def parts(self) -> Parts:
-        """The mean is the next base."""
+        """Returns the loop's parts; the mean becomes the next base."""
         return Parts(self.inner, Exact(), self.aggregate, None, sent=PARAMETERS)
 
 

@@ -12,7 +12,7 @@ from lockstep.training.strategies.fedavg import FedOpt
 
 @dataclass(frozen=True)
 class FedYogi(FedOpt):
-    """Yogi at the merge."""
+    """Averages the slots' differences, and applies the mean by Yogi at the merge."""
 
     name: ClassVar[str] = "fedyogi"
     outer: Optimizer = field(default_factory=Yogi)

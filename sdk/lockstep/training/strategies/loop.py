@@ -1,4 +1,4 @@
-"""The loop that most strategies are: what a slot has found is encoded, aggregated and applied by an outer optimizer.
+"""The loop that most strategies share: a slot's result is encoded, aggregated, and applied by an outer optimizer.
 
     x = what is sent + residual             a difference, a gradient, or the parameters themselves
     payload, residual = encode(x)           the residual is what the payload leaves out
@@ -55,17 +55,17 @@ class Loop(Described):
     inner_steps: int
 
     def parts(self) -> Parts:
-        """The pieces, of the fields."""
+        """Returns the loop's parts, made of the strategy's fields."""
         raise NotImplementedError
 
     @property
     def wire(self) -> str:
-        """The codec's."""
+        """The name of the codec's wire format."""
         return self.parts().codec.format.name
 
     @property
     def carry(self) -> bool:
-        """True if the inner state or a residual goes on."""
+        """True if the inner optimizer's state or a residual persists from round to round."""
         parts = self.parts()
         return parts.keeps or parts.decay is not None
 
@@ -110,7 +110,7 @@ class _Turn:
         self.moments = 0 if inner is None else len(inner.init(unallocated(layout), counter))
 
     def init(self, parameters: Shards, counter: Tensor) -> list[Tensor]:
-        """The inner optimizer's state, then a residual for each shard."""
+        """Returns the inner optimizer's first state, followed by a residual for each shard."""
         moments = [] if self.inner is None else self.inner.init(parameters, counter)
         if self.parts.decay is None:
             return moments
@@ -130,7 +130,7 @@ class _Turn:
         live: Shards,
         round: Tensor,  # noqa: A002
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The payload, and what goes on: zeros in the place of an inner state that does not."""
+        """Returns the payload and the state for the next round, with zeros in place of an inner state that restarts."""
         payload, left = [], []
         for k, n in enumerate(self.own):
             x = anchor[k] - live[k] if self.parts.sent == DIFFERENCE else live[k]
@@ -146,7 +146,8 @@ class _Turn:
         return payload, [*kept, *left]
 
     def outer_state(self, parameters: Shards, counter: Tensor) -> list[Tensor]:
-        """The outer optimizer's, then the merge's residual for each shard, if it keeps one."""
+        """Returns the outer optimizer's state, followed by the merge's residual for each shard if the strategy keeps
+        one."""
         state = [] if self.outer is None else self.outer.init(parameters, counter)
         return state if self.parts.down is None else [*state, *parameters]
 
@@ -158,7 +159,7 @@ class _Turn:
         mask: Tensor,
         round: Tensor,  # noqa: A002
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Decodes, aggregates, applies."""
+        """Decodes the payloads, aggregates them and applies the result to the base."""
         decoded = [self._decoded(payload, round) for payload in payloads]
         mean = self.parts.aggregate.combine(decoded, mask)
         if self.outer is None:
@@ -174,7 +175,7 @@ class _Turn:
         return moved, [*after, *left]
 
     def _encoded_again(self, x: Shards, round: Tensor) -> tuple[list[Tensor], list[Tensor]]:  # noqa: A002
-        """(what the codec of the way down leaves, what it leaves out), shard by shard."""
+        """Returns (what the merge's own codec keeps, what it drops), shard by shard."""
         found, left = [], []
         for value, n, size in zip(x, self.own, self.layout.sizes, strict=True):
             assert self.parts.down is not None, "asked before"

@@ -35,5 +35,5 @@ class MuLoCo(Loop):
     """True: the inner optimizer's state goes on in its owner's next round."""
 
     def parts(self) -> Parts:
-        """With a residual, to which the learning rate was applied once."""
+        """Returns the loop's parts, with a residual to which the learning rate was applied once."""
         return Parts(self.inner, self.codec, self.aggregate, self.outer, keeps=self.moments, decay=self.decay)

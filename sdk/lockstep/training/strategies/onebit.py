@@ -88,7 +88,7 @@ class OnceWarm(Elementwise):
 
     @property
     def format(self) -> WireFormat:
-        """The codec's."""
+        """The wire format of the codec that follows the warm-up."""
         return self.then.format
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
@@ -117,7 +117,7 @@ class SlotMomentum(Described):
 
 @dataclass(frozen=True)
 class FrozenAdam:
-    """Adam in the first rounds; then it takes what it is given for the momentum, and its second moment stays."""
+    """Adam in the first rounds; afterwards its second moment is frozen, and its input is taken as the momentum."""
 
     of: OneBit
 
@@ -141,7 +141,7 @@ class FrozenAdam:
         return Transformation(lambda p, counter: [*p, *p], update)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its name; its fields are the strategy's."""
+        """Returns the optimizer's name; its fields are the strategy's."""
         return {"name": "frozen_adam"}
 
     def _row(self, step: int, steps: int) -> list[float]:

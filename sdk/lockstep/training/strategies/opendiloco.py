@@ -33,5 +33,5 @@ class OpenDiLoCo(Loop):
     """True: the inner optimizer's state goes on in its owner's next round."""
 
     def parts(self) -> Parts:
-        """Nothing of what the codec leaves out is kept."""
+        """Returns the loop's parts, without a residual: what the codec leaves out is lost."""
         return Parts(self.inner, self.codec, self.aggregate, self.outer, keeps=self.moments)

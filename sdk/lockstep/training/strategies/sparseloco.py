@@ -42,5 +42,5 @@ class SparseLoCo(Loop):
     """True: the inner optimizer's state goes on in its owner's next round."""
 
     def parts(self) -> Parts:
-        """With a residual."""
+        """Returns the parts of the loop, with a residual."""
         return Parts(self.inner, self.codec, self.aggregate, self.outer, keeps=self.moments, decay=self.decay)

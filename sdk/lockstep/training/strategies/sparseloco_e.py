@@ -12,7 +12,7 @@ from lockstep.training.strategies.sparseloco import SparseLoCo
 
 @dataclass(frozen=True)
 class SparseLoCoE(SparseLoCo):
-    """0.135 bits a parameter; the same states as SparseLoCo's, bit for bit."""
+    """SparseLoCo with entropy-coded payloads, 0.135 bits a parameter; its states are SparseLoCo's, bit for bit."""
 
     name: ClassVar[str] = "sparseloco_e"
     codec: Codec = field(default_factory=lambda: TopK(places="ranked", levels="ranked"))
