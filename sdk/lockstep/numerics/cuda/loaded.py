@@ -144,7 +144,7 @@ class DevicePlan:
     """A Program's kernels, and the places of what they compute; nothing of it is on a device."""
 
     def __init__(self, program: Program, device: Device, without_tiles: DevicePlan | None = None) -> None:
-        """`without_tiles`: the plan in whose place this one is; without it attention is in no tiles."""
+        """`without_tiles` is the plan that this one replaces; attention is computed in tiles only if it is given."""
         self.generated = generate(program, device.shared_bytes, without_tiles is not None)
         self.arena = plan(program, self.generated.launches)
         # A game's are the same in both.
@@ -193,7 +193,8 @@ class Loaded:
     """A Program ready to be launched, by one thread at a time; its attributes are what lies on the device."""
 
     def __init__(self, program: Program, device: Device) -> None:
-        """`without_tiles` is a plan that this one replaces; if given, attention does not use tiles."""
+        """Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run, and
+        what `_compiled` raises."""
         self._program, self._device = program, device
         self.pool, free = BufferPool(device), available(device)
         chosen = planned(program, device, free, self._has_room)
