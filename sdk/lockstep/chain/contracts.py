@@ -645,7 +645,7 @@ class Demands(Precommitted):
 
 
 class Witnesses(Contract):
-    """The verifier market: enrolments, audits, duties."""
+    """The market of witnesses: enrolments, audits, duties."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "Witnesses")
