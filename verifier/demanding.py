@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from lockstep.chain.contracts import Call
-from lockstep.market.demands import Answers, Asks
+from lockstep.market.demands import DEMAND_EVENTS, Answers, Asks
 from lockstep.market.ledger import ClaimRecord
 from lockstep.protocol.errors import FundsError, RowMissing, TryLater
 from lockstep.protocol.jobs import Phase
@@ -23,9 +23,6 @@ from verifier.telling import Teller
 
 NOT_THERE = ("blob_missing", "blob_corrupt", "payload_invalid", "mismatch")
 """Faults of a stored payload that its worker can mend by posting it; nobody answering is none."""
-
-ANSWERED = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
-"""The event told after each act about a demand, by the first part of the act's outbox key; of others none."""
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +81,7 @@ class Demander:
         for key, call in self._answers.due(view.ledger, self._jobs.find, view.now):
             act, demand, *_ = key.split("/")
             if key not in told:
-                self._send(key, call, ANSWERED.get(act), {"demand": demand})
+                self._send(key, call, DEMAND_EVENTS.get(act), {"demand": demand})
 
     def _demand_lacking(self) -> None:
         """Demand payloads, as long as that can be done; what the chain does not take now is demanded again."""
