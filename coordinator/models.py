@@ -128,7 +128,7 @@ class JobRow(IndexTable):
 
 
 class RoundRow(IndexTable):
-    """One synchronisation period of a job, as far as events tell (time alone moves it further: `market.views`)."""
+    """One synchronisation period of a job, as far as events tell; time moves it further (`protocol.market.views`)."""
 
     __tablename__ = "rounds"
     job: Mapped[str] = mapped_column(Hex32, primary_key=True)

@@ -1,4 +1,4 @@
-"""This process's work and state, in numbers, for whoever watches it (`node.metrics`).
+"""This process's work and state, in numbers, for whoever watches it (`runtime.metrics`).
 
 Writing a number costs less than a microsecond and never fails: nothing that works waits for who looks on.
 """

@@ -1,4 +1,4 @@
-"""The parties and the money at a demo's end; everything from logs of its chain. `node.disputes` reads its games.
+"""The parties and the money at a demo's end; everything from logs of its chain. `lockstep.disputes` reads its games.
 
 Amounts are decimal strings of the token's smallest unit.
 """

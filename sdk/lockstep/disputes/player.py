@@ -1,7 +1,7 @@
 """A party's seat at a game on chain.
 
-read the game and its log -> decide (`protocol.honest`) -> send one move. A seat keeps nothing that the chain does not
-say again, so a process that was killed sits down where it stood.
+read the game and its log -> decide (`protocol.dispute.honest`) -> send one move. A seat keeps nothing that the chain
+does not say again, so a process that was killed sits down where it stood.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Call
 
 Send = Callable[["Call", str], object]
-"""Sends a transaction once per key and waits until it is mined; raises ChainError if it reverts."""
+"""Sends a transaction once per key. `Outbox.send` waits until it is mined and raises ChainError if it reverts;
+`Outbox.submit` does not wait."""
 
 
 class Side(Enum):

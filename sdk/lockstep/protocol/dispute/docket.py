@@ -46,7 +46,7 @@ class Docket:
         return Award(winners, ((first, spent), *((game.challenger, game.spent) for game in live)))
 
     def skip_closed(self, games: Mapping[GameId, Game]) -> None:
-        """Some steps at a time, as games close."""
+        """Advances `first_live` past closed games, at most SCAN at a time."""
         end = min(len(self.listed), self.first_live + SCAN)
         while self.first_live < end and games[self.listed[self.first_live]].phase == GamePhase.CLOSED:
             self.first_live += 1

@@ -367,7 +367,7 @@ class Unbonded(Logged, contract="StakeVault"):
 
 @dataclass(frozen=True)
 class Unlocked(Logged, contract="StakeVault"):
-    """It does no more."""
+    """A lock no longer holds the stake under `key`."""
 
     key: Digest
     account: Address
@@ -413,7 +413,7 @@ class GameResolved(Logged, contract="DisputeGame", event="Resolved"):
 
 @dataclass(frozen=True)
 class AuditDrawn(Logged, contract="Witnesses"):
-    """They are drawn."""
+    """The witnesses of a round are drawn."""
 
     audit: AuditId
     beacon: Digest
