@@ -26,7 +26,7 @@ class OnItsWay(Exception):
     def __init__(self, *, begun: bool) -> None:
         super().__init__()
         self.begun = begun
-        """That began with this call."""
+        """True if this call began the fetch; False if it was under way."""
 
 
 @dataclass(frozen=True)

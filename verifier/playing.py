@@ -28,7 +28,7 @@ class Seats:
         self._held: dict[ClaimId, HeldClaim] = {}
         self._queue = GameQueue(table, party.outbox, Side.CHALLENGER, self._held.get, self._moved, states=states)
         self._claims: dict[GameId, ClaimId] = {}
-        """Of the games that are sat at."""
+        """The claim of each game that this account sits at."""
         self._told: set[GameId] = set()
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ class Teller:
 
     def __init__(self) -> None:
         self.now = Seconds(0)
-        """Of the look that goes on."""
+        """The chain's time at the step that goes on."""
 
     def tell(self, name: str, **fields: Any) -> None:
         """Write one event."""

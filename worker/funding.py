@@ -62,12 +62,12 @@ class Requirement:
 
     @property
     def coin_missing(self) -> Wei:
-        """That is to be sent."""
+        """Coin that must still be sent to the account."""
         return Wei(max(0, self.coin_wanted - self.held.coin))
 
     @property
     def tokens_missing(self) -> Wei:
-        """That are to be sent."""
+        """Tokens that must still be sent to the account."""
         return Wei(max(0, self.wanted - self.staked - self.held.wallet))
 
     @property

@@ -46,7 +46,7 @@ class Material:
     job: JobId
     round: int
     attempt: int
-    """In the id."""
+    """The attempt that the claim's id is made with."""
     slot: int
     """MERGE_SLOT for a merge."""
     seed: Seed

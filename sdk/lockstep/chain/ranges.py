@@ -52,7 +52,7 @@ class Span:
         return max(1, min(self._most, CHUNK_BLOCKS))
 
     def refused(self, asked: int, message: str = "") -> None:
-        """So many blocks were too many."""
+        """Notes that the provider refused a range of `asked` blocks, and asks for fewer."""
         limit = hint(message, asked)
         self._told = limit or self._told
         self._patience = min(2 * self._patience, PATIENCE_ANSWERS) if self._grew else self._patience

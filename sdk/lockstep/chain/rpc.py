@@ -98,7 +98,7 @@ class Failure(Exception):
     ) -> None:  # fmt: skip
         super().__init__(kind)
         self.status = status
-        """Of HTTP; 0: there was no answer."""
+        """HTTP's; 0: there was no answer."""
         self.timed_out = timed_out
         self.passes = passes
         """Whether the same endpoint may answer soon."""

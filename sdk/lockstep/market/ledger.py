@@ -315,9 +315,9 @@ class Ledger:
     registrations: dict[Address, int] = field(default_factory=dict)
     """The number of times that each account has registered."""
     games: dict[GameId, GameRecord] = field(default_factory=dict)
-    """Those that run."""
+    """Open games, by id."""
     ended: dict[GameId, GameRecord] = field(default_factory=dict)
-    """Those that somebody has won, or nobody."""
+    """Resolved games, void ones included."""
     audits: dict[AuditId, AuditLedger] = field(default_factory=dict)
     heads: dict[tuple[JobId, Address], Digest] = field(default_factory=dict)
     """The hash chain's top that a witness enrolled with last."""

@@ -43,7 +43,7 @@ class Outage:
         return self._pause
 
     def over(self) -> None:
-        """Somebody answered."""
+        """Ends the outage, if there is one, and tells how long it lasted."""
         if self._since is None:
             return
         seconds, self._since = round(self._clock() - self._since, 1), None

@@ -234,7 +234,7 @@ class AskedStore(ContentStore):
 
     @property
     def url(self) -> str:
-        """None: nobody else reaches it."""
+        """Empty: nobody else reaches this store."""
         return ""
 
     def check(self) -> None:
