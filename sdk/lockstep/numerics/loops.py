@@ -46,7 +46,7 @@ FLOATS: dict[Op, str] = {
 """Floats of floats whose result may be a NaN of any kind; canonical() follows, at once or later."""
 
 DEAR = 16
-"""Simple instructions that one of them is for a compiler."""
+"""The number of simple instructions that one of FUNCTIONS costs a compiler."""
 
 OTHERS: dict[Op, str] = {
     Op.MOV: "{0}",
