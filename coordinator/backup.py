@@ -48,7 +48,7 @@ SCRATCH, LOCK = ".backup-", "backup.lock"
 """The beginning of the name of a folder with a backup's copies, and what holds all of them."""
 KEYS = (KEYSTORE, NODE_KEY)
 DATABASES = (OUTBOX, NONCES, GUARD)
-"""In the order in which they are copied: what promises most comes last, so that it is newest."""
+"""The databases, in the order in which they are copied: what promises most comes last, so that it is newest."""
 TABLES: tuple[type[IndexTable], ...] = (SignedClaimRow, AnnouncementRow, ReceiptRow)
 DAMAGED = (zipfile.BadZipFile, KeyError, EOFError, RuntimeError, NotImplementedError, ValueError, zlib.error)
 """The exceptions by which zipfile reports that bytes are others."""

@@ -57,7 +57,7 @@ class Log:
 
     @property
     def events(self) -> list[GameEvent]:
-        """In the order of the chain."""
+        """The game's events, in the order of the chain."""
         return [entry.event for entry in self.entries]
 
     @property

@@ -51,7 +51,7 @@ class Equivocations:
         self._executor: KeyedExecutor[str, Pages] = KeyedExecutor("signed")
         self._read_at = 0.0
         self.looks = 0
-        """How often every coordinator was asked."""
+        """The number of times that every coordinator was asked."""
         self._pending: list[Mapping[str, Any]] = []
         """Read, but about rounds or slots that the ledger does not know yet."""
 

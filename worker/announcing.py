@@ -31,9 +31,9 @@ class ReceiptAnswer(Enum):
 
     TAKEN = "taken"
     LATER = "later"
-    """It can not say yet: its index may be behind."""
+    """The coordinator cannot say yet: its index may be behind."""
     REFUSED = "refused"
-    """It will not have it, or nobody answered."""
+    """The coordinator will not have it, or nobody answered."""
 
 
 class Announcer:

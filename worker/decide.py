@@ -22,7 +22,7 @@ Roots = tuple[StateRoot, StateRoot]
 """The roots of a checkpoint's shared and outer tensors."""
 
 LATE_PARTS = 4
-"""In the last part of so many of its time to train, a worker commits whatever the seed's depth: silence costs more."""
+"""Parts of its time to train, in the last of which a worker commits whatever the seed's depth: silence costs more."""
 
 PATIENCE: dict[Do, Seconds] = {
     Do.START: Seconds(0),
@@ -87,7 +87,7 @@ class JobView:
     block: int
 
     def round(self, number: int) -> RoundView | None:
-        """That round, if it is in view."""
+        """The round of that number, if it is in view."""
         return next((r for r in self.rounds if r.number == number), None)
 
 
@@ -161,7 +161,7 @@ def ahead(view: JobView, me: Self, sent: frozenset[Act]) -> list[Act]:
 def due(
     possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds, rank: int, aggregated: bool = False
 ) -> list[Act]:
-    """Those acts whose turn it is: `since` says when each was first possible, `rank` is this worker's place in line,
+    """The acts whose turn it is: `since` says when each was first possible, `rank` is this worker's place in line,
     `aggregated` whether the job has an aggregator."""
 
     def wait(do: Do) -> int:

@@ -50,7 +50,7 @@ class Notes:
     home: Path | None
     state: Note = WORKING
     jobs: dict[JobId, Note] = field(default_factory=dict)
-    """Those that are not joined."""
+    """Jobs that are not joined, each with its note."""
     _changed: bool = field(default=False, compare=False)
     """True while the file says something else."""
 

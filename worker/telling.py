@@ -34,7 +34,7 @@ class WorkerTeller:
     def __init__(self, me: Address) -> None:
         self._me = me
         self._games: set[bytes] = set()
-        """Those about our claims."""
+        """Games about our claims."""
 
     def tell(self, events: Iterable[Event], ledger: Ledger) -> None:
         """Print the events that are about us."""

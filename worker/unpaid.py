@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lockstep.protocol.types import Address
 
 FORGIVEN = 10
-"""So many rounds that were paid forgive one that was not."""
+"""The number of paid rounds that forgive one that was not."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Enrolment:
         self._fit: set[JobId] = set()
         """Jobs whose duties this machine can do in time."""
         self._refused: set[JobId] = set()
-        """Those that were told of as refused."""
+        """Jobs that were told of as refused."""
         self._given_up: set[JobId] = set()
         self._backoff: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         self._ended = Refusals(party.settings.home_dir)

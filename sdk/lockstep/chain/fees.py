@@ -101,7 +101,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Fee:
-    """In wei of the chain's coin."""
+    """A transaction's fee, in wei of the chain's coin."""
 
     execution: int
     data: int

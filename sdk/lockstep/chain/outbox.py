@@ -57,7 +57,7 @@ class Outbox:
         self._wire = Wire(w3, account, cap, cap if max_tip_wei is None else max_tip_wei)
         self._lock = threading.RLock()
         self._unsent: dict[str, float] = {}
-        """When each call that the bound held back before it was signed was asked for last, by its label."""
+        """The time at which each call that the bound held back was asked for last, by its label."""
         self._push_at = time.monotonic() + STUCK_SECONDS
         self._journal = OutboxJournal(path, account.address, w3.eth.get_block(0)["hash"].hex())
         self.recover()

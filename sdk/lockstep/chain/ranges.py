@@ -59,7 +59,7 @@ class Span:
         self._most, self._answers, self._grew = limit or max(1, asked // 2), 0, False
 
     def answered(self, asked: int) -> None:
-        """So many blocks were answered. A request for fewer than allowed tells nothing."""
+        """Notes that the provider answered for `asked` blocks. A request for fewer than allowed tells nothing."""
         if asked < self.blocks:
             return
         # A growth that stood needs no patience; a range that the provider named is left after long alone.

@@ -101,9 +101,9 @@ class Failure(Exception):
         """HTTP's; 0: there was no answer."""
         self.timed_out = timed_out
         self.passes = passes
-        """Whether the same endpoint may answer soon."""
+        """True if the same endpoint may answer soon."""
         self.arrived = arrived
-        """Whether the request may have reached it."""
+        """True if the request may have reached it."""
         self.again_after = again_after
         """Seconds that it asks to wait (Retry-After)."""
 
@@ -163,7 +163,7 @@ class Endpoint:
         self._session.trust_env = urlsplit(url).hostname not in LOOPBACK
         self._encode = JSONBaseProvider().encode_rpc_request
         self.checked = False
-        """Whether it has told that it is of the chain."""
+        """True once it has told that it is of the chain."""
         self._until = 0.0
         self._delay = 0.0
 
@@ -410,7 +410,7 @@ def _provider_class() -> Any:
             each.checked = True
 
         def _in_order(self) -> list[Endpoint]:
-            """Those that are not in back-off, then the others: somebody is always asked."""
+            """The endpoints that are not in back-off, then the others: somebody is always asked."""
             ready = [each for each in self._endpoints if not each.in_backoff()]
             return ready + [each for each in self._endpoints if each not in ready]
 

@@ -93,7 +93,7 @@ def verify(w3: Web3, addresses: Addresses) -> CodeReport:
 def difference(
     artifact: str, code: bytes, address: Address, arguments: tuple[Any, ...], libraries: dict[str, Address]
 ) -> str:
-    """In what the code at an address differs from the package's own with these arguments; "": in nothing."""
+    """The part in which the code at an address differs from the package's own with these arguments; "": in nothing."""
     compiled = artifacts.load(artifact)
     if not code:
         return "there is no code"

@@ -69,7 +69,7 @@ carry = false              # true: moments go on from round to round; payloads g
 """
 
 ROUNDS, DILOCO_STEPS = 6, 20
-"""Those of TEMPLATE: another strategy, of one step a round above all, has as many steps in all."""
+"""The rounds and steps of TEMPLATE: another strategy, of one step a round above all, has as many steps in all."""
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job's description.")]
 Price = Annotated[

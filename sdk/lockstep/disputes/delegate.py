@@ -56,7 +56,7 @@ class Delegate:
         """The block that was taken in to the end."""
         self._now = Seconds(0)
         self._games: dict[GameId, ClaimId] = {}
-        """Those that are open."""
+        """The games that are open, and the claim of each."""
         self._known: dict[ClaimId, Known] = {}
         """Their claims, as the ledger had them: the game queue's worker thread reads them while the ledger goes on."""
         self._queue = GameQueue(

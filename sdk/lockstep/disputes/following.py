@@ -34,7 +34,7 @@ class Sighting:
     move: MoveMade | None = None
     """None where the game ended."""
     latest: bool = False
-    """It is the last move so far: the game stands as it left it."""
+    """True of the last move so far: the game stands as it left it."""
 
     def to_dict(self, now: Seconds) -> dict[str, Any]:
         """Returns the move, or the game where it has ended, as JSON has it."""

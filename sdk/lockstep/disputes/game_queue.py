@@ -100,7 +100,7 @@ class GameQueue:
         self._states = states
         self._entries: dict[GameId, _Entry] = {}
         self._moves = 0
-        """Those that were mined."""
+        """Moves that were mined."""
         self._block = -1
         self._now = Seconds(0)
         self._lock = threading.Lock()

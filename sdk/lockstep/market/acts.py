@@ -95,7 +95,7 @@ class SeenJob(Protocol):
 
     @property
     def rounds(self) -> Sequence[SeenRound]:
-        """In order, those that are not settled among them."""
+        """The rounds in their order; all that are not settled are among them."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Asks:
         self._demands = contracts.demands
         self._me = me
         self._since: dict[JobId, Seconds] = {}
-        """When a row of a job was first seen to be missing."""
+        """The time at which a row of each job was first seen to be missing."""
         self._own: dict[ClaimId, int] = {}
         """The number, among the demands on a claim, of this account's own for its carry."""
 
@@ -137,7 +137,7 @@ class Answers:
         """The leaves that others have posted of a row, and since when."""
         self._inclusion: Seconds | None = None
         self._parts: dict[Digest, list[tuple[int, Call]]] = {}
-        """Of the rows that are being posted: where each part ends, and its transaction."""
+        """By row that is being posted: the end of each part, and its transaction."""
 
     def due(self, ledger: Ledger, job_of: Callable[[JobId], Job | None], now: Seconds) -> Iterator[tuple[str, Call]]:
         """(key, transaction) of every answer that can be given, and of every own demand that nobody answered."""

@@ -191,7 +191,7 @@ class InMemory:
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
-        """Those of a step that was made are in its tree."""
+        """The roots of a step that was made, out of its tree."""
         raise NotCached
 
     def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:

@@ -109,7 +109,7 @@ class RoundLedger:
     merge_in: StateRoot | None = None
     """S_0 of the merge, once frozen."""
     merges: list[ClaimRecord] = field(default_factory=list)
-    """In order, convicted and replaced ones among them: the last one stands if it is none of these."""
+    """All merges in their order, convicted and replaced ones among them: the last one stands if it is none of these."""
     missing: set[int] = field(default_factory=set)
     """Slots whose payload, or the carry that they start from, was demanded in vain."""
     decided_at: Seconds = NEVER
@@ -179,7 +179,7 @@ class AuditLedger:
     id: AuditId
     state: Audit
     duties: list[Duty] = field(default_factory=list)
-    """In the order of their numbers."""
+    """The audit's duties, in the order of their numbers."""
 
 
 @dataclass
@@ -327,7 +327,7 @@ class Ledger:
     deposits: dict[Address, int] = field(default_factory=dict)
     """Each account's deposits into the vault less its withdrawals: free, locked, unbonding or lost."""
     demands: dict[Digest, DemandRecord] = field(default_factory=dict)
-    """Those that nobody has answered or settled."""
+    """Demands that nobody has answered or settled."""
     locks: dict[bytes, Address] = field(default_factory=dict)
     """The account whose stake is locked, by the lock's key: a ClaimId, a GameId, a demand's id, a witness's key."""
     stakers: set[Address] = field(default_factory=set)

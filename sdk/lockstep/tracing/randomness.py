@@ -24,7 +24,7 @@ def _words(low: Lowering, shape: tuple[int, ...]) -> Node:
 
 
 def _uniform(low: Lowering, shape: tuple[int, ...]) -> Node:
-    """In [0, 1)."""
+    """Uniform numbers in [0, 1)."""
     bits = low.i(Op.IAND, low.i(Op.ISHR, _words(low, shape), 32 - _BITS), (1 << _BITS) - 1)
     return low.f(Op.FMUL, low.cast(bits, F32), 2.0**-_BITS)
 

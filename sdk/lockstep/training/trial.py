@@ -94,7 +94,7 @@ class TriedSteps:
 
     @property
     def differing(self) -> tuple[GradientError, ...]:
-        """Those that differ."""
+        """The gradients that differ."""
         return tuple(g for g in self.gradients if g.differs)
 
 

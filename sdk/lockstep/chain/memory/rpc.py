@@ -46,7 +46,7 @@ class MemoryProvider(BaseProvider):
         super().__init__()
         self.chain = chain
         self.impersonates = False
-        """Whether anybody may send in anybody's name (anvil_autoImpersonateAccount)."""
+        """True if anybody may send in anybody's name (anvil_autoImpersonateAccount)."""
         self.requests = 0
 
     def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:

@@ -67,7 +67,7 @@ def order(wire: socket.socket, what: Any, handles: Sequence[int] = (), until: fl
 
 
 def ordered(wire: socket.socket) -> tuple[Any, list[int]]:
-    """In the child: what its parent says, and the file descriptors beside it."""
+    """Reads, in the child, what its parent says, and the file descriptors beside it."""
     head, handles, _, _ = socket.recv_fds(wire, HEAD.size, MOST_HANDLES)
     if not head:
         raise Ended
@@ -81,7 +81,7 @@ def answer(wire: socket.socket, what: dict[str, Any]) -> None:
 
 
 def answered(wire: socket.socket, until: float) -> Any:
-    """In the parent: what its child says. Raises Ended, Late, OverflowError, and Malformed."""
+    """Reads, in the parent, what its child says. Raises Ended, Late, OverflowError, and Malformed."""
     return from_cbor(receive(wire, MOST_BYTES, until), MOST_BYTES)
 
 

@@ -34,7 +34,7 @@ class Docket:
 
     listed: list[GameId] = field(default_factory=list)
     first_live: int = 0
-    """Those before are closed."""
+    """Games before this one are closed."""
 
     def award(self, games: Mapping[GameId, Game], first: Address, spent: int) -> Award:
         """`first` has convicted, by a game now closed or (an equivocation) by none: the two earliest other live games

@@ -88,7 +88,7 @@ class Convicted(Logged, contract="JobMarket"):
 
 @dataclass(frozen=True)
 class Frozen(Logged, contract="JobMarket"):
-    """It is decided which payloads are merged."""
+    """The payloads that a round merges are decided."""
 
     job: JobId
     round: int

@@ -282,7 +282,7 @@ def _share(d: Draft, winners: Sequence[Address], prize: int) -> int:
 
 
 def _refund(d: Draft, refunds: Sequence[Refund], left: int) -> int:
-    """In order, until `left` is spent."""
+    """Pays the refunds in order, until `left` is spent."""
     refunded = 0
     for account, amount in refunds:
         if not left:

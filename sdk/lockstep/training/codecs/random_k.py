@@ -41,7 +41,7 @@ class RandomK:
 
     @property
     def format(self) -> WireFormat:
-        """That of the codec of what is kept."""
+        """The format of the codec of what is kept."""
         return self.then.format
 
     def size(self, n: int) -> int:
