@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, inf
 
+from lockstep import economics
 from lockstep.presets import MAINNET, Terms
 from lockstep.protocol.market import prices
 from lockstep.protocol.types import Seconds, Wei
@@ -150,7 +151,7 @@ class Market:
         escrow would have paid; the escrow is left for rounds that are run again.
         """
         terms = self.terms
-        split = prices.split_slash(terms.merge_stake, 1)
+        split = economics.split_slash(terms.merge_stake, 1)
         kept = split.winners[0] + (split.requester if requester else 0)
         # Who merges again is paid for the merge that falls.
         lost = self.price(terms.merge_stake - kept + terms.merge_price)
@@ -199,7 +200,7 @@ class Market:
         """The cost of a false game on a claim of one's own, in prices."""
         terms = self.terms
         bond = prices.bond_of(terms.bond, terms.gas_price, terms.fee_cap, round(FEE_SHARE * terms.fee_cap))
-        return self.price(prices.split_bond(bond)[1]) + self.gas(OPEN_GAS)
+        return self.price(economics.split_bond(bond)[1]) + self.gas(OPEN_GAS)
 
     def squatter(self) -> Attack:
         """Seats are taken so that a round fails: given back in the last second, or kept in silence.
@@ -246,7 +247,7 @@ class Market:
         terms = self.terms
         bond = prices.bond_of(terms.bond, terms.gas_price, terms.fee_cap, round(FEE_SHARE * terms.fee_cap))
         spent, paid = self.gas(ANSWER_SPENT), self.gas(prices.ANSWER_GAS)
-        without = Harm(spent - self.price(prices.split_bond(bond)[0]), self.price(bond))
+        without = Harm(spent - self.price(economics.split_bond(bond)[0]), self.price(bond))
         return Attack("an owner withholds until it is asked on chain", without, Harm(spent - paid, paid))
 
     def left_out(self) -> Attack:
@@ -262,7 +263,7 @@ class Market:
         Each has a duty in every round in flight. Without the rule one that nobody else has enrolled beside had all.
         """
         terms = self.terms
-        split = prices.split_slash(terms.slot_stake, 1)
+        split = economics.split_slash(terms.slot_stake, 1)
         kept = split.winners[0] + (split.requester if requester else 0)
         # The claim of who has its requester is not paid, and not earned.
         lost = self.price(terms.slot_stake - kept) + (0 if requester else 1)

@@ -102,7 +102,7 @@ class WitnessList:
         self._order = [accounts[i] for i in np.random.default_rng(seed).permutation(len(accounts))]
 
     def seen(self, draw: str, lies: int) -> int:
-        """The claims of the first `lies` slots that an honest witness is drawn for, by `market.draws`."""
+        """The claims of the first `lies` slots that an honest witness is drawn for, by `protocol.market.draws`."""
         beacon = beacon_of(keccak(draw.encode()), AuditId(bytes(32)))
         drawn: list[Address] = []
         for i in range(self._audit.witnesses):

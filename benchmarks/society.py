@@ -1,8 +1,8 @@
 """A society of workers, round by round: who is honest, who lies and how, what each of them has in the end.
 
-What a verdict moves and what gas costs is asked of protocol/market/prices.py. Drawn here is what the protocol draws:
-seats, witnesses, how far each of them looks. Arrays are over accounts (N), or jobs and seats (J, slots); money is
-int64, so that sums are exact: `Rules` says in which unit.
+What gas costs is asked of protocol/market/prices.py, what a verdict moves of lockstep/economics.py. Drawn here is what
+the protocol draws: seats, witnesses, how far each of them looks. Arrays are over accounts (N), or jobs and seats
+(J, slots); money is int64, so that sums are exact: `Rules` says in which unit.
 """
 
 from __future__ import annotations
@@ -363,14 +363,14 @@ class Play:
         convicted = np.zeros(len(self.kind), bool)
         convicted[challenges[:, 0]] = True
         selfish = (self.kind == Kind.SYBIL) | (self.kind == Kind.RATIONAL)
-        own = np.repeat(np.flatnonzero(convicted & selfish), len(prices.WINNER_WEIGHTS))
+        own = np.repeat(np.flatnonzero(convicted & selfish), len(economics.WINNER_WEIGHTS))
         games = np.concatenate([np.stack([own, own], 1), challenges])
         np.add.at(self.ledger.gas, games[:, 1], self._gas(CHALLENGER_GAS, fee))
         games = games[np.argsort(games[:, 0], kind="stable")]
         rank = np.arange(len(games)) - np.searchsorted(games[:, 0], games[:, 0])
-        games, rank = (of[rank < len(prices.WINNER_WEIGHTS)] for of in (games, rank))
+        games, rank = (of[rank < len(economics.WINNER_WEIGHTS)] for of in (games, rank))
         winners = np.bincount(games[:, 0], minlength=len(self.kind))
-        for count in range(1, len(prices.WINNER_WEIGHTS) + 1):
+        for count in range(1, len(economics.WINNER_WEIGHTS) + 1):
             self._slash(np.flatnonzero(winners == count), games[:, 1], rank, winners[games[:, 0]] == count, fee, median)
         return convicted
 
@@ -381,7 +381,7 @@ class Play:
         ledger, rules = self.ledger, self.rules
         count = int(mine.sum()) // len(accounts)
         refund = prices.gas_cost(CHALLENGER_GAS, Wei(rules.gas_price), rules.fee_cap, median)
-        split = prices.split_slash(Wei(rules.stake), count, [refund] * count)
+        split = economics.split_slash(Wei(rules.stake), count, [refund] * count)
         ledger.held[accounts] -= rules.stake
         ledger.burned += split.burned * len(accounts)
         ledger.requesters += split.requester * len(accounts)
@@ -437,7 +437,7 @@ class Play:
         ledger, rules = self.ledger, self.rules
         self.standing[void] += 1
         over = self.standing == rules.backed
-        count, split = int(over.sum()), prices.split_slash(Wei(rules.merge_stake), 1, ())
+        count, split = int(over.sum()), economics.split_slash(Wei(rules.merge_stake), 1, ())
         ledger.held[self.base[over]] -= rules.merge_stake - split.winners[0]
         ledger.burned += split.burned * count
         ledger.requesters += split.requester * count
@@ -449,7 +449,7 @@ class Play:
         """Every false challenger plays one game to its end against an honest claim, and loses its bond."""
         rules, ledger = self.rules, self.ledger
         bond = prices.bond_of(Wei(rules.bond), Wei(rules.gas_price), rules.fee_cap, median)
-        to_defender, burned = prices.split_bond(bond)
+        to_defender, burned = economics.split_bond(bond)
         challengers = np.flatnonzero((self.kind == Kind.CHALLENGER) & (ledger.held >= rules.stake + bond))
         defenders = self.dice.choice(self.honest, len(challengers))
         ledger.held[challengers] -= bond

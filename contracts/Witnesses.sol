@@ -36,7 +36,7 @@ import {Rounds} from "./libraries/Rounds.sol";
 import {AuditId, ClaimId, JobId, NO_AUDIT} from "./types/Ids.sol";
 
 /// @title Witnesses
-/// @notice The verifier market: staked accounts, drawn after the reveals, replay a private prefix of a claim and say what they saw.
+/// @notice The market of witnesses: staked accounts, drawn after the reveals, replay a private prefix of a claim and say what they saw.
 /// @dev The Python twin is lockstep/protocol/market/witnesses.py: the same names in the same order.
 contract Witnesses is IWitnesses {
     IJobMarket public immutable market;

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from coordinator import reading
 from coordinator.merging import Aggregators
 from lockstep.base.lines import event
-from lockstep.market.demands import Answers
+from lockstep.market.demands import DEMAND_EVENTS, Answers
 from lockstep.market.ledger import DemandRecord
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds
@@ -44,7 +44,7 @@ class DemandsOfJobs:
             if self._sender.known(key) or not self._sender.attempt(key, call, MINED_SECONDS):
                 continue
             done += 1
-            if told := TOLD.get(key.partition("/")[0]):
+            if told := DEMAND_EVENTS.get(key.partition("/")[0]):
                 event(told, time=now, demand=demand.id.hex())
         return done > 0
 

@@ -48,7 +48,7 @@ class CursorRow(IndexTable):
     """The last block whose events are all here."""
     hash: Mapped[str] = mapped_column(Hex32)
     time: Mapped[int]
-    """That block's timestamp: what this coordinator takes for chain time."""
+    """The block's timestamp: what this coordinator takes for chain time."""
     head: Mapped[int]
     """The chain's head when it was last asked."""
     reader: Mapped[str] = mapped_column(Text)
@@ -128,7 +128,7 @@ class JobRow(IndexTable):
 
 
 class RoundRow(IndexTable):
-    """One synchronisation period of a job, as far as events tell (time alone moves it further: `market.views`)."""
+    """One synchronisation period of a job, as far as events tell; time moves it further (`protocol.market.views`)."""
 
     __tablename__ = "rounds"
     job: Mapped[str] = mapped_column(Hex32, primary_key=True)
@@ -211,7 +211,7 @@ class AccountRow(IndexTable):
     unbonding: Mapped[str] = mapped_column(Amount, default="0")
     credits: Mapped[str] = mapped_column(Amount, default="0")
     deposited: Mapped[str] = mapped_column(Amount, default="0")
-    """In all."""
+    """The sum of all deposits."""
     slashed: Mapped[str] = mapped_column(Amount, default="0")
     """Stakes and bonds that were taken, in all."""
     earned: Mapped[str] = mapped_column(Amount, default="0")

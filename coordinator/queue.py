@@ -1,9 +1,8 @@
 """The queue: Celery tasks that are short, idempotent notifications ("look at job J").
 
-A lost or repeated message changes nothing: beat notifies again every second, and a task acts only while it holds
-the row
-that is the lock. `python -m coordinator.queue worker|beat` are the child processes of `lockstep coordinator up`; they
-end when their standard input does, so that no child outlives a parent that was killed.
+A lost or repeated message changes nothing: beat notifies again every second, and a task acts only while it holds the
+row that is the lock. `python -m coordinator.queue worker|beat` are the child processes of `lockstep coordinator up`;
+they end when their standard input does, so that no child outlives a parent that was killed.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from lockstep.chain.contracts import Call
-from lockstep.market.demands import Answers, Asks
+from lockstep.market.demands import DEMAND_EVENTS, Answers, Asks
 from lockstep.market.ledger import ClaimRecord
 from lockstep.protocol.errors import FundsError, RowMissing, TryLater
 from lockstep.protocol.jobs import Phase
@@ -88,7 +88,7 @@ class Demander:
         for key, call in self._answers.due(view.ledger, self._jobs.find, view.now):
             act, demand, *_ = key.split("/")
             if key not in told:
-                self._send(key, call, ANSWERED.get(act), {"demand": demand})
+                self._send(key, call, DEMAND_EVENTS.get(act), {"demand": demand})
 
     def _demand_lacking(self) -> None:
         """Demands the payloads in `_lacking` while their rounds allow it; a demand that cannot be sent now is

@@ -1,7 +1,9 @@
 """The choice of a worker's next acts: a pure function of one look at the chain.
 
-`acts` lists everything that this worker may do now; `due` holds back, for a few seconds of chain time, what others may
-do as well, so that not everybody pays gas for one round's start.
+`acts` lists everything that this worker may do now about one job's rounds; `due` holds back, for a few seconds of chain
+time, what others may do as well, so that not everybody pays gas for one round's start. What else a worker does is
+decided in `worker.defending` (games), `worker.leaving` (pay, deposits), `worker.admission` (joining) and
+`lockstep.market.demands`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ Roots = tuple[StateRoot, StateRoot]
 """The roots of a checkpoint's shared and outer tensors."""
 
 LATE_PARTS = 4
-"""In the last part of so many of its time to train, a worker commits whatever the seed's depth: silence costs more."""
+"""Parts of its time to train, in the last of which a worker commits whatever the seed's depth: silence costs more."""
 
 PATIENCE: dict[Do, Seconds] = {
     Do.START: Seconds(0),

@@ -80,7 +80,7 @@ struct Word {
 }
 
 /// @title IWitnesses
-/// @notice The verifier market: who audits which claim, what it says, what its word costs (docs/protocol.md, section 7).
+/// @notice The market of witnesses: who audits which claim, what it says, what its word costs (docs/protocol.md, section 7).
 ///
 ///   witness   enrol -> Listed -> Leaving | Slashed -> gone
 ///   audit     Drawing -> Drawn | Skipped

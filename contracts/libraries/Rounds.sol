@@ -50,7 +50,8 @@ import {AuditId, ClaimId, JobId, NO_CLAIM} from "../types/Ids.sol";
 
 /// @title Rounds
 /// @notice The rounds of JobMarket's jobs: linked code, run in the market's own storage, so that neither outgrows EIP-170.
-/// @dev The Python twin is lockstep/protocol/market/rounds.py: the same names in the same order.
+/// @dev The Python twins are in lockstep/protocol/market, the same names in the same order: rounds.py has the verbs, verdicts.py what
+///      other contracts report (`on...`) and what follows, views.py what is asked.
 library Rounds {
     uint32 private constant MERGE = Ids.MERGE;
     address internal constant BURN = 0x000000000000000000000000000000000000dEaD;

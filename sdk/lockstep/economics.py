@@ -1,16 +1,19 @@
 """The cost of honesty and the risk of a lie: detection, its break-even, and what a job offers its witnesses.
 
-A model: probabilities and shares are floats and decide nothing on chain. The rules that do are in
-`lockstep.protocol.market.prices`.
+A model: nothing here decides anything on chain. The rules that do are in `lockstep.protocol.market`: floors and gas in
+`prices`, what is paid in `settling`, what a verdict moves in `vault`, which the splits here repeat for the simulations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, comb, inf
 
 from lockstep.protocol.market.job_rules import SLOT_WITNESSES
 from lockstep.protocol.market.prices import (
+    BOND_PERCENT_DEFENDER,
+    SLASH_PERCENT_REFUNDS,
     SLASH_PERCENT_REQUESTER,
     SLASH_PERCENT_WINNERS,
     ceil_div,
@@ -37,6 +40,50 @@ DUTY_GAS = 370_000
 """Gas of a witness: commit 83k, reveal 155k with a leaf of half a gigabyte, settle 120k, and a margin."""
 MAX_COST_SHARE = 0.06
 """The bound of verification's cost, as a share of training's."""
+WINNER_WEIGHTS = (2, 1, 1)
+"""The convicting game's challenger, then the two earliest other live games'."""
+
+
+# -- verdicts, as the vault splits them (lockstep.protocol.market.vault)
+
+
+@dataclass(frozen=True)
+class Slash:
+    """The parts of a convicted claim's stake, by receiver; they sum to the stake."""
+
+    burned: Wei
+    winners: tuple[Wei, ...]
+    refunds: tuple[Wei, ...]
+    requester: Wei
+
+    @property
+    def total(self) -> Wei:
+        return Wei(self.burned + sum(self.winners) + sum(self.refunds) + self.requester)
+
+
+def split_slash(stake: Wei, winners: int, refunds: Sequence[Wei] = ()) -> Slash:
+    """30 % to one to three winners by 2 : 1 : 1, 20 % to the requester less <= 10 % that refund gas, the rest burned.
+
+    `refunds`: metered gas of live games in tokens, paid in order until the 10 % are spent. Every part is rounded down,
+    what division leaves is burned: at least half is, always.
+    """
+    weights = WINNER_WEIGHTS[:winners]
+    prize = stake * SLASH_PERCENT_WINNERS // 100
+    paid = tuple(Wei(prize * weight // sum(weights)) for weight in weights)
+    left = stake * SLASH_PERCENT_REFUNDS // 100
+    refunded = []
+    for refund in refunds:
+        refunded.append(Wei(min(refund, left)))
+        left -= refunded[-1]
+    requester = stake * SLASH_PERCENT_REQUESTER // 100 - sum(refunded)
+    burned = stake - sum(paid) - sum(refunded) - requester
+    return Slash(Wei(burned), paid, tuple(refunded), Wei(requester))
+
+
+def split_bond(bond: Wei) -> tuple[Wei, Wei]:
+    """(to the defender, burned) of a lost challenge: 60 % rounded down, the rest."""
+    to_defender = bond * BOND_PERCENT_DEFENDER // 100
+    return Wei(to_defender), Wei(bond - to_defender)
 
 
 # -- deterrence

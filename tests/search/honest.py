@@ -1,6 +1,7 @@
 """The honest parties: each look at the chain through the programs' own pure functions, each act a transaction.
 
-worker.decide, coordinator.decide, verifier.decide and verifier.witness.decide decide; protocol.honest plays the games.
+worker.decide, coordinator.decide, verifier.decide and verifier.witness.decide decide; protocol.dispute.honest plays the
+games.
 What takes a machine time takes time here: a step that a game argues about is computed once, stepSeconds long, one at a
 time.
 """

@@ -1,4 +1,4 @@
-"""Files are dealt to processes: so that processes of `jobs` end at about the same time."""
+"""Assigns test files to shards, longest first, so that shards end together."""
 
 from __future__ import annotations
 

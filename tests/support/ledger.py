@@ -356,7 +356,7 @@ class Market:
 
 @dataclass
 class Witnesses:
-    """The verifier market of a `Market`."""
+    """The market of witnesses of a `Market`."""
 
     market: Market
 

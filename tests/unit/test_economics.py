@@ -23,7 +23,7 @@ from tests.support.ledger import Books
 
 AMOUNTS = st.integers(0, (1 << 88) - 1)
 FEES = st.integers(0, prices.MAX_FEE_CAP)
-CHALLENGER, DEFENDER = Address("0x" + "11" * 20), Address("0x" + "22" * 20)
+CHALLENGER, DEFENDER, REQUESTER = (Address("0x" + f"{digit}" * 40) for digit in (1, 2, 3))
 
 
 def test_the_committed_vectors_are_what_the_twin_computes(vectors: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_ring_knows_the_last_nine_fees(fees: list[int]) -> None:
 
 @given(AMOUNTS, st.integers(0, 3), st.lists(AMOUNTS, max_size=8))
 def test_a_slash_conserves_money_and_burns_half(stake: int, winners: int, refunds: list[int]) -> None:
-    split = prices.split_slash(Wei(stake), winners, [Wei(refund) for refund in refunds])
+    split = economics.split_slash(Wei(stake), winners, [Wei(refund) for refund in refunds])
     assert split.total == stake, "what is slashed is what arrives"
     assert 2 * split.burned >= stake, "at least half is burned"
     assert sum(split.winners) * 100 <= 30 * stake, "winners share at most 30 %"
@@ -111,13 +111,26 @@ def test_the_split_of_a_slash(
     stake: int, winners: int, refunds: tuple[Wei, ...], burned: int, to_winners: tuple[int, ...],
     to_refunds: tuple[int, ...], requester: int,
 ) -> None:  # fmt: skip
-    split = prices.split_slash(Wei(stake), winners, refunds)
+    split = economics.split_slash(Wei(stake), winners, refunds)
     assert (split.burned, split.winners, split.refunds, split.requester) == (burned, to_winners, to_refunds, requester)
+
+
+@given(AMOUNTS, st.integers(0, 3), st.lists(AMOUNTS, max_size=8))
+def test_the_vault_splits_a_slash_alike(stake: int, count: int, amounts: list[int]) -> None:
+    winners, challengers = ([Address(f"0x{first + i:040x}") for i in range(8)] for first in (1, 0x100))
+    books = Books.of(Seconds(1))
+    books.deposit(DEFENDER, Wei(stake))
+    books.lock(DEFENDER, b"claim", Wei(stake))
+    books.slash(b"claim", 0, winners[:count], list(zip(challengers, amounts, strict=False)), REQUESTER)
+    split = economics.split_slash(Wei(stake), count, [Wei(amount) for amount in amounts])
+    assert (books.credits[BURN], books.credits[REQUESTER]) == (split.burned, split.requester)
+    assert [books.credits[account] for account in winners[:count]] == list(split.winners)
+    assert [books.credits[account] for account in challengers[: len(amounts)]] == list(split.refunds)
 
 
 @given(AMOUNTS)
 def test_a_lost_bond_pays_the_defender_and_burns_the_rest(bond: int) -> None:
-    to_defender, burned = prices.split_bond(Wei(bond))
+    to_defender, burned = economics.split_bond(Wei(bond))
     assert to_defender + burned == bond
     assert burned * 100 >= 40 * bond, "whoever challenges himself loses 40 %"
 
@@ -128,7 +141,7 @@ def test_the_vault_takes_a_bond_apart_alike(bond: int) -> None:
     books.deposit(CHALLENGER, Wei(bond))
     books.lock(CHALLENGER, b"game", Wei(bond), Keeper.GAME)
     books.take_bond(b"game", DEFENDER)
-    assert (books.credits[DEFENDER], books.credits[BURN]) == prices.split_bond(Wei(bond))
+    assert (books.credits[DEFENDER], books.credits[BURN]) == economics.split_bond(Wei(bond))
 
 
 # -- deterrence
@@ -144,7 +157,7 @@ def test_ten_stakes_need_a_sixth_and_volunteers_alone_sixty_five_stakes() -> Non
 
 def test_replaying_at_random_pays_from_one_lie_in_twelve_at_forty_stakes() -> None:
     assert economics.volunteer_break_even(40) == pytest.approx(1 / 12)
-    prize = prices.split_slash(Wei(40), 1).winners[0]
+    prize = economics.split_slash(Wei(40), 1).winners[0]
     assert economics.volunteer_break_even(40) * prize == pytest.approx(1), "the expected prize is the work of one claim"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -14,7 +15,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("sdk/lockstep", "worker", "verifier", "coordinator")
 SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
-RIDDLES = ("Whether", "Who", "Whose", "What", "How", "Of", "Where", "When", "Which", "Why")
+RIDDLES = (
+    "Whether", "Who", "Whose", "What", "How", "Of", "Where", "When", "Which", "Why",
+    "It", "They", "That", "Those", "So", "In",
+)  # fmt: skip
 """Openings that leave the subject out."""
 WIDTH, README_WIDTH, README_LINES = 100, 120, 150
 NAMES = {
@@ -25,6 +29,14 @@ NAMES = {
     "Revealed": "two contracts have an event of that name",
 }
 """Class names that stand for several classes, each with its reason."""
+LIBRARY = ROOT / "sdk/lockstep"
+ROOTS = {path.stem: path for path in LIBRARY.iterdir() if path.stem[0] != "_"} | {"lockstep": LIBRARY}
+ROOTS |= {name: ROOT / name for name in ("worker", "verifier", "coordinator", "tests")}
+"""The packages that a dotted name may begin with; those of the library may leave `lockstep` out."""
+DOTTED = re.compile(r"(?<![`\w])`([a-z]\w*(?:\.\w+)+)`")
+FILES = {".py", ".md", ".json", ".toml"}
+CODES = {"chain.foreign_blocks"}
+"""Dotted names in backquotes that are codes of errors."""
 
 
 @cache
@@ -49,7 +61,7 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
         own = ast.get_docstring(node)
         if own:
             yield node.body[0].lineno, own
-        if isinstance(node, ast.Module | ast.ClassDef):
+        if isinstance(node, ast.Module | ast.ClassDef) or node.name == "__init__":
             for field, after in pairwise(node.body):
                 if isinstance(field, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
                     value = after.value
@@ -63,6 +75,50 @@ def test_a_docstring_begins_with_its_subject_or_its_verb() -> None:
         for path in SOURCES
         for line, text in docstrings(path)
         if text.strip() and text.split()[0].rstrip(",:;.") in RIDDLES
+    ]
+    assert found == []
+
+
+@cache
+def names_in(path: Path) -> set[str]:
+    """What a module, or anything in it, defines, assigns or imports."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.id if isinstance(node, ast.Name) else node.attr)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name)
+    return found
+
+
+def stands(name: str) -> bool:
+    """Says of a dotted name that begins with a package of ours if it leads to a module or to something in one."""
+    first, *rest = name.split(".")
+    at = ROOTS[first]
+    while at.is_dir() and rest:
+        inner = [path for path in (at / rest[0], at / f"{rest[0]}.py") if path.exists()]
+        if not inner:
+            return rest[0] in names_in(at / "__init__.py")
+        at, rest = inner[0], rest[1:]
+    return not rest or names_in(at) >= set(rest)
+
+
+def test_a_dotted_name_leads_somewhere() -> None:
+    assert stands("protocol.market.views.phase_of"), "a function of a module"
+    assert not stands("protocol.views.phase_of"), "a module of another package"
+    pages = [ROOT / "README.md", *(p for p in (ROOT / "docs").rglob("*.md") if p.name != "log.md")]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {name}"
+        for path in (*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), *pages)
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for name in DOTTED.findall(line)
+        if name.split(".")[0] in ROOTS
+        and Path(name).suffix not in (".py", ".md", ".json", ".toml")
+        and name not in CODES
+        if not stands(name)
     ]
     assert found == []
 

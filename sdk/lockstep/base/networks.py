@@ -30,7 +30,9 @@ LOCAL = "local"
 FIELDS = (
     "rpc", "storage", "deployment", "coordinator", "home", "password_file", "max_fee", "max_tip", "finality"
 )  # fmt: skip
-ROLES = ("requester", "worker", "verifier", "coordinator")
+PROGRAMS = ("worker", "verifier", "coordinator")
+"""The programs that take part with an account of their own; each is a command of the same name."""
+ROLES = ("requester", *PROGRAMS)
 _PATHS = ("deployment", "home", "password_file")
 
 

@@ -14,6 +14,7 @@ import typer
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.lines import say
 from lockstep.base.naming import address_of
+from lockstep.base.networks import PROGRAMS
 from lockstep.base.settings import resolve
 from lockstep.cli import owner
 from lockstep.cli.options import AccountFlags, Home, Json, Yes, role_of
@@ -28,7 +29,6 @@ Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="Tokens, as 20.5; 
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait; 0: ask it to leave.")]
 DRAIN_SECONDS = 86_400.0
 _TELL_SECONDS = 30.0
-_KILLABLE = ("worker", "verifier", "coordinator")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -125,7 +125,7 @@ def drain(context: typer.Context, home: Home = None, wait: Wait = DRAIN_SECONDS,
     if found is None:
         emit({"home": str(path), "running": False}, as_json, text=f"nothing runs in {path}")
         return
-    if found.who not in _KILLABLE:
+    if found.who not in PROGRAMS:
         raise TryLater(f"a {found.who} works in {path}", hint="wait until it is through")
     os.kill(found.pid, signal.SIGTERM)
     say(

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Call
 
 Send = Callable[["Call", str], object]
-"""Sends a transaction once per key and waits until it is mined; raises ChainError if it reverts."""
+"""Sends a transaction once per key. `Outbox.send` waits until it is mined and raises ChainError if it reverts;
+`Outbox.submit` does not wait."""
 
 
 class Side(Enum):

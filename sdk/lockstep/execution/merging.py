@@ -71,7 +71,7 @@ class RoundRecord:
     number: int
     seed: Seed
     payloads: tuple[Payload | None, ...]
-    """In slot order, None = not accepted."""
+    """By slot; None: not accepted."""
     checkpoint: Cid | None
     """CID of the result; None for a failed round, whose base carries over."""
     out: Digest

@@ -33,6 +33,9 @@ from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds
 if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
+DEMAND_EVENTS = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
+"""The event that a program prints after an act about a demand, by the first part of the act's outbox key."""
+
 log = structlog.get_logger(__name__)
 
 

@@ -1,6 +1,6 @@
 """Replaying a claim from public data: its base and payloads by CID, every state root against the published trace.
 
-    inputs -> own S_0 -> S_1 .. S_T, stopped at the first that differs -> Audit
+    inputs -> own S_0 -> S_1 .. S_T, stopped at the first that differs -> Replay
 
 A verifier audits every claim with it, `lockstep replay` one; neither is told who lies. Nothing here talks to a chain.
 """

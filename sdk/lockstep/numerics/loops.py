@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from lockstep.numerics.scalar import Op
+from lockstep.protocol.programs.opcodes import FUNCTIONS
 
 Form = tuple[str, int]
 """The form of an operand: "U" one value, "B" one per row, "C" one per element, "I" an iota; and the iota's step."""
@@ -44,9 +45,8 @@ FLOATS: dict[Op, str] = {
 }
 """Floats of floats whose result may be a NaN of any kind; canonical() follows, at once or later."""
 
-TRANSCENDENTAL = frozenset({Op.FEXP, Op.FLOG, Op.FTANH})
 DEAR = 16
-"""Simple instructions that one of them is for a compiler."""
+"""The number of simple instructions that one of FUNCTIONS costs a compiler."""
 
 OTHERS: dict[Op, str] = {
     Op.MOV: "{0}",
@@ -144,7 +144,7 @@ def float_source() -> str:
 
 def cost(expression: LoopExpression) -> int:
     """Estimates the work of a compiler for a function, in simple instructions."""
-    return sum(DEAR if op in TRANSCENDENTAL else 1 for op, *_ in expression.instrs)
+    return sum(DEAR if op in FUNCTIONS else 1 for op, *_ in expression.instrs)
 
 
 def name(i: int) -> str:

@@ -429,7 +429,7 @@ class Receipt:
     """s: the owner of slot s; 64 + i: the round's i-th drawn witness."""
     mask: int
     signature: bytes
-    """The signature of `claims.receipt_hash`, by the speaker or its delegate."""
+    """The signature of `protocol.market.ids.receipt_hash`, by the speaker or its delegate."""
 
 
 @dataclass(frozen=True)

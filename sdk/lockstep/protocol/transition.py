@@ -135,7 +135,7 @@ VERBS: dict[tuple[str, str], Verb] = {
     ("JobMarket", "freeze"): rounds.freeze,
     ("JobMarket", "finalize"): settling.finalize,
     ("JobMarket", "release"): settling.release,
-    ("JobMarket", "finish"): rounds.finish,
+    ("JobMarket", "finish"): requester.finish,
     ("JobMarket", "join"): rounds.join,
     ("JobMarket", "leave"): rounds.leave,
     ("JobMarket", "commit"): rounds.commit,

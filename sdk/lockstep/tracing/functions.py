@@ -216,7 +216,7 @@ def without_checkpointing() -> Iterator[None]:
         yield
 
     class Once:
-        """In place of the autograd function of reentrant checkpoints."""
+        """Stands in place of the autograd function of reentrant checkpoints."""
 
         @staticmethod
         def apply(function: Callable[..., Any], _preserve: bool, *args: Any) -> Any:

@@ -33,7 +33,7 @@ class Uses:
                 seen[node.index] = node
                 stack.extend(node.args)
         self.nodes = [seen[i] for i in sorted(seen)]
-        """In the order in which they were made."""
+        """The graph's nodes, in the order in which they were made."""
         self._outputs = {o.index for o in outputs}
         self._readers: dict[int, list[Node]] = {n.index: [] for n in self.nodes}
         for node in self.nodes:

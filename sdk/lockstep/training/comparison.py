@@ -38,7 +38,7 @@ class Comparison:
     ours: float
     eager: float
     bfloat16: float | None
-    """That of eager PyTorch whose forward pass runs under bfloat16's autocast; None: not run."""
+    """The last loss of eager PyTorch whose forward pass runs under bfloat16's autocast; None: not run."""
     parameters: int
     """Number of trained parameters."""
     ours_seconds: float

@@ -82,7 +82,7 @@ LARGEST = float(np.finfo(np.float32).max)
 TERMS = "devnet"
 """The preset of a description that names none."""
 MIN_PARTS = 4
-"""A job that does not say needs one slot of this many: the fewer it needs, the more seats fail a round."""
+"""A job that does not say requires 1/MIN_PARTS of its slots: the fewer it requires, the more seats fail a round."""
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Models of the registry that learn from text."""
 

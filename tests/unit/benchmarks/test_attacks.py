@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks import economics as command
 from benchmarks.attacks import DAY, INTEREST, YEAR, Attack, Market
+from lockstep import economics
 from lockstep.presets import CHAINS, DEVNET, MAINNET, Terms
 from lockstep.protocol.dispute import game
 from lockstep.protocol.errors import ChainError
@@ -159,7 +160,7 @@ def test_games_on_its_own_merge_keep_others_out_for_half_of_its_window_at_a_bond
     waits = FULL.windows.challenge_seconds
     attack = priced(FULL).unbacked_under_games()
     saved = FULL.round_pay * INTEREST * waits / YEAR
-    burned = prices.split_bond(FULL.prices.bond)[1]
+    burned = economics.split_bond(FULL.prices.bond)[1]
     assert attack.now.cost == pytest.approx((burned - saved) / FULL.role.slot_price)
     idle = FULL.role.slots * FULL.role.slot_stake + FULL.round_pay
     assert attack.now.damage == pytest.approx(idle / FULL.role.slot_price * INTEREST * waits / YEAR)

@@ -12,11 +12,9 @@ import pytest
 from benchmarks import economics as command
 from benchmarks.society import Kind, Play, Rules, Society
 from lockstep import economics
-from lockstep.economics import AuditPlan
+from lockstep.economics import AuditPlan, Slash
 from lockstep.presets import CHAINS
-from lockstep.protocol.market import prices
 from lockstep.protocol.market.job_rules import GAME_MOVES
-from lockstep.protocol.market.prices import Slash
 from lockstep.protocol.types import Seconds, Wei
 
 PRICE = 10**9
@@ -95,7 +93,7 @@ def test_rounds_that_fall_with_a_merge_are_paid_by_who_made_them_fall() -> None:
     tally = play.tally
     assert tally.rewinds > 10
     assert tally.rewinds * rules.backed <= tally.voided, "all that stand on a merge fall with it"
-    shared = prices.split_slash(Wei(rules.merge_stake), 1)
+    shared = economics.split_slash(Wei(rules.merge_stake), 1)
     lost = tally.voided * rules.round_pay + tally.rewinds * (rules.merge_stake - shared.winners[0])
     assert tally.vandalism == lost, "every seat, merge and witness of each round, and the stake but for its own prize"
     earned, before = (p.ledger.profit[p.honest].mean() for p in (play, calm))
@@ -115,13 +113,13 @@ def test_the_rational_cheat_where_it_pays_and_nowhere_else(multiple: int, cheati
 
 
 def test_a_slash_that_makes_money_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest_split = prices.split_slash
+    honest_split = economics.split_slash
 
     def generous(stake: Wei, winners: int, refunds: list[Wei]) -> Slash:
         split = honest_split(stake, winners, refunds)
         return replace(split, winners=tuple(Wei(prize + 1) for prize in split.winners), burned=split.burned)
 
-    monkeypatch.setattr(prices, "split_slash", generous)
+    monkeypatch.setattr(economics, "split_slash", generous)
     with pytest.raises(ArithmeticError, match="units for"):
         Play(RULES, replace(SOCIETY, rounds=20)).play()
 

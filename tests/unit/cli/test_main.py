@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from lockstep.base import lines
+from lockstep.base.networks import PROGRAMS
 from lockstep.cli import main as command
 from lockstep.cli import output
 from lockstep.cli.main import build
@@ -23,7 +24,6 @@ from tests.support.waiting import PATIENCE
 from .conftest import Lockstep
 
 NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "doctor", "key", "dispute")
-PROGRAMS = ("worker", "verifier", "coordinator")
 COMMANDS = [
     *(("local", verb) for verb in ("up", "down", "status", "forward")),
     *(("contracts", verb) for verb in ("deploy", "verify", "addresses")),

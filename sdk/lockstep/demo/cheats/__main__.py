@@ -13,7 +13,7 @@ from lockstep.protocol.errors import LockstepError, UsageError
 
 ITSELF = "lockstep.demo.cheats"
 QUEUE = "coordinator.queue"
-"""In the place of a program: the coordinator's worker process, or its beat."""
+"""Runs in the place of a program: the coordinator's worker process, or its beat."""
 
 
 def replace_part(name: str, seed: int, program: str) -> None:

@@ -31,7 +31,7 @@ class Folder:
         self._handle = _held(path)
 
     def close(self) -> None:
-        """It is used no more."""
+        """Releases the folder, so that it may be removed."""
         os.close(self._handle)
 
 

@@ -154,7 +154,7 @@ _IDLE = Idle()
 _STARVED: dict[JobId, tuple[str, object]] = {}
 """Jobs whose child the kernel ended, with the work that it left undone: once it is done, the jobs are free again."""
 MOST_STARVED = 256
-"""So many of them are remembered, the latest."""
+"""The number of starved jobs that are remembered, the latest."""
 
 
 class JobBox(Closing):
@@ -176,7 +176,7 @@ class JobBox(Closing):
         self.roots: set[bytes] = set()
         """Roots of the Programs that the child has."""
         self._beside: set[bytes] = set()
-        """Those of them that no claim is about."""
+        """The ones among `roots` that no claim is about."""
         self._beside_until: float | None = None
         """The time, by time.monotonic(), until which they are computed; None: each run has its own."""
         self._bounds: dict[int, float] = {}

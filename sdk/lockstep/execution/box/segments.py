@@ -80,9 +80,9 @@ class Segments:
     """A parent's side of one child's segments, for one thread at a time; tensors are let go of in any thread."""
 
     news: list[Segment] = field(default_factory=list)
-    """Those that the child does not know yet."""
+    """Segments that the child does not know yet."""
     gone: list[int] = field(default_factory=list)
-    """Those that the child may let go of."""
+    """Numbers of segments that the child may let go of."""
     _made: int = 0
     _by_number: dict[int, Segment] = field(default_factory=dict)
     _free: dict[int, list[Segment]] = field(default_factory=dict)

@@ -22,7 +22,7 @@ class Matrix(NamedTuple):
     left: Sequence[int]
     """The operands that know the rows and not the columns."""
     right: Sequence[int]
-    """Those that know the columns and not the rows."""
+    """The operands that know the columns and not the rows."""
     m: int
     """The axis of the rows."""
 

@@ -61,7 +61,7 @@ class InnerProduct(NamedTuple):
 
     op: int
     places: tuple[WideOperand, ...]
-    """Those of `Op.views`, without k."""
+    """The operands of `Op.views`, without k."""
     own: int
     """0 or 1: the operand that knows the rows which a block owns. The other one knows what it takes along."""
 

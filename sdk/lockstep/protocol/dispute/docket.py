@@ -34,7 +34,7 @@ class Docket:
 
     listed: list[GameId] = field(default_factory=list)
     first_live: int = 0
-    """Those before are closed."""
+    """Games before this one are closed."""
 
     def award(self, games: Mapping[GameId, Game], first: Address, spent: int) -> Award:
         """Computes the prizes of a conviction: `first` convicted, by a game that is closed now or by an equivocation
@@ -46,7 +46,7 @@ class Docket:
         return Award(winners, ((first, spent), *((game.challenger, game.spent) for game in live)))
 
     def skip_closed(self, games: Mapping[GameId, Game]) -> None:
-        """Some steps at a time, as games close."""
+        """Advances `first_live` past closed games, at most SCAN at a time."""
         end = min(len(self.listed), self.first_live + SCAN)
         while self.first_live < end and games[self.listed[self.first_live]].phase == GamePhase.CLOSED:
             self.first_live += 1

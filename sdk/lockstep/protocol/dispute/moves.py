@@ -253,7 +253,7 @@ class _Execution(Answer):
     posted: bytes
     """The posted partials, the node that they answered behind them; in phase ELEMENT the posted leaf; else empty."""
     openings: tuple[Opening, ...]
-    """Those of the element or chunk; of a combination that is the element the posted leaf, as the data of one."""
+    """Openings of the element or chunk; of a combination that is the element the posted leaf, as the data of one."""
     context: bytes
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:

@@ -1,9 +1,9 @@
 """The openings of an op's element: the leaves of its operands, proven against the committed roots.
 
 One rule on two sides. The challenger builds the openings from a materialised step, with `Known` in the place of its own
-G, because what is argued is the *defender's*; the Arbiter (here `Opened`, twin of contracts/libraries/Openings.sol)
-verifies them. `touched` is the order that both follow: operand by operand, one for each 1 KiB leaf, lowest leaf first;
-a leaf that several reads share is opened for the first of them alone.
+G, because what is argued is the *defender's*; the Arbiter (here `OpenedOperands`, twin of
+contracts/libraries/Openings.sol) verifies them. `touched` is the order that both follow: operand by operand, one for
+each 1 KiB leaf, lowest leaf first; a leaf that several reads share is opened for the first of them alone.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class MarketCall:
     """Its name in the ABI."""
     sender: Address
     arguments: tuple[Any, ...] = ()
-    """In the ABI's order; a struct is the dataclass of its name, an array a sequence."""
+    """The arguments, in the ABI's order; a struct is the dataclass of its name, an array a sequence."""
     data: bytes = b""
     """The transaction's data, selector included: what precommitted acts are bound to, and what a move's bytes cost."""
     gas: int = 0
@@ -54,4 +54,4 @@ class Emitted:
     """The emitter's name."""
     name: str
     values: tuple[Any, ...]
-    """In the ABI's order."""
+    """The values, in the ABI's order."""

@@ -200,7 +200,7 @@ def _award(d: Draft, claim: ClaimId, t: int, first: Address, spent: vault.Refund
 
 
 def _skip_closed(d: Draft, claim: ClaimId) -> None:
-    """Some steps at a time, as games close."""
+    """Advances `first_live` past closed games, at most SCAN at a time."""
     docket, games = _docket(d, claim)
     docket.skip_closed(games)
     if docket.first_live:

@@ -85,7 +85,7 @@ class Convicted(Logged, contract="JobMarket"):
 
 
 class Frozen(Logged, contract="JobMarket"):
-    """It is decided which payloads are merged."""
+    """The payloads that a round merges are decided."""
 
     job: JobId
     round: int

@@ -1,13 +1,10 @@
-"""Stakes, bonds and the price of gas, and how a slash and a bond are split.
+"""Floors of stakes and bonds, the price of gas, and the percentages by which the vault splits a slash and a bond.
 
 Twin of contracts/libraries/Prices.sol: same names, same order, one file of vectors (tests/vectors/prices.jsonl).
 Amounts are integers in the token's smallest unit.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lockstep.protocol.types import Wei
 
@@ -48,8 +45,6 @@ SLASH_PERCENT_WINNERS = 30
 SLASH_PERCENT_REQUESTER = 20
 """The requester's percentage of a slash, gas refunds included; the rest, at least half, is burned."""
 SLASH_PERCENT_REFUNDS = 10
-WINNER_WEIGHTS = (2, 1, 1)
-"""The convicting game's challenger, then the two earliest other live games'."""
 
 
 # -- floors and gas
@@ -114,45 +109,3 @@ def median(ring: int, none: int) -> int:
 def ceil_div(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
-
-
-# -- verdicts
-
-
-@dataclass(frozen=True)
-class Slash:
-    """The parts of a convicted claim's stake, by receiver; they sum to the stake."""
-
-    burned: Wei
-    winners: tuple[Wei, ...]
-    refunds: tuple[Wei, ...]
-    requester: Wei
-
-    @property
-    def total(self) -> Wei:
-        return Wei(self.burned + sum(self.winners) + sum(self.refunds) + self.requester)
-
-
-def split_slash(stake: Wei, winners: int, refunds: Sequence[Wei] = ()) -> Slash:
-    """30 % to one to three winners by 2 : 1 : 1, 20 % to the requester less <= 10 % that refund gas, the rest burned.
-
-    `refunds`: metered gas of live games in tokens, paid in order until the 10 % are spent. Every part is rounded down,
-    what division leaves is burned: at least half is, always.
-    """
-    weights = WINNER_WEIGHTS[:winners]
-    prize = stake * SLASH_PERCENT_WINNERS // 100
-    paid = tuple(Wei(prize * weight // sum(weights)) for weight in weights)
-    left = stake * SLASH_PERCENT_REFUNDS // 100
-    refunded = []
-    for refund in refunds:
-        refunded.append(Wei(min(refund, left)))
-        left -= refunded[-1]
-    requester = stake * SLASH_PERCENT_REQUESTER // 100 - sum(refunded)
-    burned = stake - sum(paid) - sum(refunded) - requester
-    return Slash(Wei(burned), paid, tuple(refunded), Wei(requester))
-
-
-def split_bond(bond: Wei) -> tuple[Wei, Wei]:
-    """(to the defender, burned) of a lost challenge: 60 % rounded down, the rest."""
-    to_defender = bond * BOND_PERCENT_DEFENDER // 100
-    return Wei(to_defender), Wei(bond - to_defender)

@@ -1,11 +1,12 @@
-"""The requester's verbs: create and cancel a job. Twin of contracts/JobMarket.sol, section "the requester"."""
+"""A job's beginning and end: create, cancel, finish. Twin of contracts/libraries/Jobs.sol: same names, same order."""
 
 from __future__ import annotations
 
-from lockstep.protocol.jobs import JobParams, JobState, JobStatus
-from lockstep.protocol.market import ids, vault
+from lockstep.protocol.jobs import NOTHING, JobParams, JobState, JobStatus
+from lockstep.protocol.market import ids, prices, vault
 from lockstep.protocol.market.job_rules import check_params
-from lockstep.protocol.market.state import Draft
+from lockstep.protocol.market.state import Draft, checked
+from lockstep.protocol.market.types import BURN
 from lockstep.protocol.market.views import params
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Address, JobId, Wei
@@ -47,6 +48,33 @@ def cancel(d: Draft, sender: Address, job: JobId) -> None:
     d.emit("JobMarket", "JobCancelled", job, amount)
 
     refund(d, j, amount)
+
+
+def finish(d: Draft, sender: Address, job: JobId) -> None:
+    """Refunds what is left once no round is in flight and none can start."""
+    j = d.jobs.edit(job)
+    voided, active = j.status == JobStatus.VOID, j.status == JobStatus.ACTIVE
+    if not active and j.status != JobStatus.CANCELLED and not voided:
+        raise revert("WrongJobStatus", job)
+    p = params(d, job)
+    startable = active and j.started < p.schedule.rounds and j.failed <= p.schedule.max_fail
+    if startable or j.settled != j.started:
+        raise revert("JobUnfinished")
+    left = j.deposit
+
+    j.status = JobStatus.DONE
+    j.deposit = NOTHING
+    # INVARIANT: escrow = paid + refunded + fees still due, exactly.
+    refund = checked(j.escrow - j.paid - j.refunded - j.fees_due)
+    # INVARIANT: what a void job's deposit has not paid goes to the prover and is burned, never to the requester.
+    j.refunded = Wei(j.refunded + refund)
+    vault.credit(d, d.at.market, j.requester, refund if voided else refund + left)
+    if voided:
+        to_prover = left * prices.PROVER_PERCENT // 100
+        vault.credit(d, d.at.market, j.prover, to_prover)
+        vault.credit(d, d.at.market, BURN, left - to_prover)
+
+    d.emit("JobMarket", "JobDone", job, j.paid, j.refunded, 0 if voided else left)
 
 
 def refund(d: Draft, j: JobState, amount: int) -> None:

@@ -1,7 +1,7 @@
-"""The rounds of a job: everything between `startRound` and `finish` but verdicts and ends.
+"""The rounds of a job: everything from `startRound` to the merge, but verdicts and ends.
 
-Twin of contracts/JobMarket.sol and contracts/libraries/Rounds.sol: same names, same order, same sentences. A verb looks
-up, requires, computes, writes, emits and pays.
+Twin of contracts/JobMarket.sol and contracts/libraries/Rounds.sol, as are verdicts.py (`on...`) and views.py (what is
+asked of a job): same names, same order, same sentences. A verb looks up, requires, computes, writes, emits and pays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from lockstep.protocol import merkle
 from lockstep.protocol.jobs import (
     MAX_CID,
-    NOTHING,
     ZERO_ADDRESS,
     Body,
     Claim,
@@ -28,7 +27,6 @@ from lockstep.protocol.market.calls import HASH_BLOCKS
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.settling import absent, carried_from, claim_at, fail, give_back, release_all
 from lockstep.protocol.market.state import Draft, checked
-from lockstep.protocol.market.types import BURN
 from lockstep.protocol.market.views import (
     carry_stands,
     has_next,
@@ -53,7 +51,6 @@ from lockstep.protocol.types import (
     Seconds,
     StateRoot,
     TraceRoot,
-    Wei,
 )
 
 # -- anyone
@@ -149,33 +146,6 @@ def freeze(d: Draft, sender: Address, job: JobId, r: int, bodies: Sequence[Body]
     ro.merge_opens = d.block.time
     ro.turn = 0 if p.merge.aggregator != ZERO_ADDRESS and not d.barred[job, p.merge.aggregator] else 1
     return None
-
-
-def finish(d: Draft, sender: Address, job: JobId) -> None:
-    """Refunds what is left once no round is in flight and none can start."""
-    j = d.jobs.edit(job)
-    voided, active = j.status == JobStatus.VOID, j.status == JobStatus.ACTIVE
-    if not active and j.status != JobStatus.CANCELLED and not voided:
-        raise revert("WrongJobStatus", job)
-    p = params(d, job)
-    startable = active and j.started < p.schedule.rounds and j.failed <= p.schedule.max_fail
-    if startable or j.settled != j.started:
-        raise revert("JobUnfinished")
-    left = j.deposit
-
-    j.status = JobStatus.DONE
-    j.deposit = NOTHING
-    # INVARIANT: escrow = paid + refunded + fees still due, exactly.
-    refund = checked(j.escrow - j.paid - j.refunded - j.fees_due)
-    # INVARIANT: what a void job's deposit has not paid goes to the prover and is burned, never to the requester.
-    j.refunded = Wei(j.refunded + refund)
-    vault.credit(d, d.at.market, j.requester, refund if voided else refund + left)
-    if voided:
-        to_prover = left * prices.PROVER_PERCENT // 100
-        vault.credit(d, d.at.market, j.prover, to_prover)
-        vault.credit(d, d.at.market, BURN, left - to_prover)
-
-    _emit(d, "JobDone", job, j.paid, j.refunded, 0 if voided else left)
 
 
 # -- workers, aggregator

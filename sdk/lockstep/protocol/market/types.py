@@ -92,7 +92,7 @@ class Witness:
 
     standing: Standing = Standing.NONE
     place: int = 0
-    """In the job's list, while LISTED."""
+    """Its index in the job's list, while LISTED."""
     head: Digest = ZERO
     """The deepest value of its hash chain that is known."""
     spent: int = 0

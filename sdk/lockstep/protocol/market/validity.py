@@ -1,4 +1,7 @@
-"""Proofs that a job cannot be defended. Twin of contracts/Validator.sol's `proveInvalid`; the rules are validator's."""
+"""Proofs that a job cannot be defended. Twin of contracts/Validator.sol's `proveInvalid`.
+
+The rules are in protocol/programs/rules.py, what is opened to show one broken in protocol/programs/defects.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verifier market. Twin of contracts/Witnesses.sol: same names, same order, same sentences.
+"""The market of witnesses. Twin of contracts/Witnesses.sol: same names, same order, same sentences.
 
     witness   enrol -> Listed -> Leaving | Slashed -> gone
     audit     Drawing -> Drawn | Skipped

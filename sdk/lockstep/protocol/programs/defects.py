@@ -1,7 +1,7 @@
 """Programs that could not be defended, shown piece by piece. Twin of contracts/Validator.sol: same names, same order.
 
     evidence = the parts of a Program that hash to its root, and the pieces that one rule reads
-    check    = the rule of `protocol.rules` that they break, or HOLDS
+    check    = the rule of `protocol.programs.rules` that they break, or HOLDS
 
 `every` lists all the evidence that a job's parts admit: whoever holds an invalid job finds in it what to prove.
 """

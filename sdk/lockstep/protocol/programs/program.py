@@ -1,7 +1,7 @@
 """The Program: an SSA list of tensor operations as committed bytes.
 
 Layouts are those of docs/protocol.md section 2, field by field. A Program is data: nothing here executes it
-(`lockstep.numerics` does) and nothing here checks more than that the bytes parse (`protocol.rules` does).
+(`lockstep.numerics` does) and nothing here checks more than that the bytes parse (`protocol.programs.rules` does).
 """
 
 from __future__ import annotations

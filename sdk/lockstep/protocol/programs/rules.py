@@ -1,7 +1,7 @@
 """The rules that make a Program defensible, one function each (docs/protocol.md, section 8).
 
 A Program that breaks one could strand an honest defender. Parties apply them to whole Programs before they join
-(`numerics.validate`); `protocol.validator` applies one to what was opened of a committed Program, as
+(`numerics.validate`); `protocol.programs.defects` applies one to what was opened of a committed Program, as
 contracts/Validator.sol does. Each function raises `Broken` with the rule, what is wrong and what to do.
 """
 

@@ -41,7 +41,7 @@ class DCT(Described):
 
     @property
     def format(self) -> WireFormat:
-        """That of the codec of the coefficients."""
+        """The format of the codec of the coefficients."""
         return self.then.format
 
     def size(self, n: int) -> int:
