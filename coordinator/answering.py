@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from coordinator.parts import CoordinatorParts
     from lockstep.chain.contracts import Call
 
-TOLD = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
-"""The event printed after an act about a demand, by the first part of the act's key; other acts print none."""
-
 
 class DemandsOfJobs:
     """Posts demanded rows, since the coordinator has the data and an answer earns 60 % of the asker's bond, and settles

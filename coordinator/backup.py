@@ -48,7 +48,7 @@ SCRATCH, LOCK = ".backup-", "backup.lock"
 """The prefix of folders with a backup's copies, and the lock file that guards them."""
 KEYS = (KEYSTORE, NODE_KEY)
 DATABASES = (OUTBOX, NONCES, GUARD)
-"""In the order of copying: the guard comes last, so that its copy is the newest."""
+"""Listed in the order of copying: the guard comes last, so that its copy is the newest."""
 TABLES: tuple[type[IndexTable], ...] = (SignedClaimRow, AnnouncementRow, ReceiptRow)
 DAMAGED = (zipfile.BadZipFile, KeyError, EOFError, RuntimeError, NotImplementedError, ValueError, zlib.error)
 """The exceptions with which zipfile reports a damaged file."""

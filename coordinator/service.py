@@ -1,6 +1,10 @@
 """The coordinator's loop: read chain and storage -> decide (pure) -> act, one job at a time.
 
 Every decision follows from the chain's state at that moment, so the process may be killed at any line.
+
+A merge goes through five modules: `coordinator.decide` says that one is due; `coordinator.acting` has it computed and
+sends it; `coordinator.merging` keeps each job loaded and its payloads judged; `coordinator.aggregator` computes one
+job's merge by `lockstep.execution.merging`; `lockstep.runtime.merges` binds its place before anybody hears of it.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class JobView:
     params: JobParams
     job: JobState
     rounds: tuple[RoundView, ...]
-    """In order: every round from the first unsettled to the last started one, the one before them if there is one, and
-    every other round in which this worker has stake."""
+    """Rounds in order: every one from the first unsettled to the last started one, the one before them if there is one,
+    and every other round in which this worker has stake."""
     now: Seconds
     block: int
 

@@ -653,7 +653,7 @@ class Demands(Precommitted):
 
 
 class Witnesses(Contract):
-    """The contract of the verifier market: enrolments, audits, duties."""
+    """The contract of the market of witnesses: enrolments, audits, duties."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "Witnesses")

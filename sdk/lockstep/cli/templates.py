@@ -45,7 +45,7 @@ carry = false              # true: moments go on from round to round; payloads g
 """
 
 ROUNDS, DILOCO_STEPS = 6, 20
-"""Those of TEMPLATE: another strategy, of one step a round above all, has as many steps in all."""
+"""Rounds and steps of TEMPLATE; a template of another strategy has as many steps in all."""
 
 SCRIPT = '''"""A model in plain PyTorch; `lockstep train check net.py:make` tries it, `train run` trains it."""
 

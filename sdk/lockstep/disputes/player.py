@@ -1,7 +1,7 @@
 """Plays one side of a game on chain.
 
-read the game and its log -> decide (`protocol.honest`) -> send one move. A seat has no state of its own beyond the
-chain's, so a restarted process continues where the last one stopped.
+read the game and its log -> decide (`protocol.dispute.honest`) -> send one move. A seat has no state of its own beyond
+the chain's, so a restarted process continues where the last one stopped.
 """
 
 from __future__ import annotations
