@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -453,4 +454,9 @@ def _job(described: dict[str, Any], path: Path, *, weights: bool = True) -> Trai
     """Traced: takes seconds, and torch; without weights as little memory as time."""
     from lockstep.training.describe import job_of
 
-    return job_of(described, path.parent, weights=weights)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        job = job_of(described, path.parent, weights=weights)
+    for each in told:
+        say(f"warning: {each.message}")
+    return job
