@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -430,9 +430,7 @@ def test_a_schedule_is_named_in_a_description_and_its_warm_up_stands_beside_it()
 def test_a_warm_up_that_a_job_is_too_short_for_is_told(strategy: Any, rounds: int, figure: str) -> None:
     said = strategy.warnings(rounds)
     assert bool(said) == bool(figure)
-    if figure:
-        with pytest.warns(UserWarning, match=figure):
-            warnings.warn(said[0], stacklevel=1)
+    assert not figure or re.search(figure, said[0])
 
 
 # -- groups
