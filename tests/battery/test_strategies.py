@@ -43,7 +43,28 @@ from lockstep.training.codecs.uniform import Uniform
 from lockstep.training.describe import strategy_of
 from lockstep.training.job import Batch, training_job
 from lockstep.training.models import GPT, GPTConfig
-from lockstep.training.optimizers import SGD, Adam, AdamW, Muon, Nesterov, SignSGD, Yogi
+from lockstep.training.optimizers import (
+    LAMB,
+    SGD,
+    Adafactor,
+    Adagrad,
+    Adam,
+    AdamW,
+    Groups,
+    Lion,
+    Members,
+    Muon,
+    NAdam,
+    Nesterov,
+    PacedPart,
+    RAdam,
+    RMSprop,
+    ScheduleFree,
+    Several,
+    SignSGD,
+    Yogi,
+)
+from lockstep.training.optimizers.schedules import StableDecay
 from lockstep.training.parameters import layout_of
 from lockstep.training.rehearsal import Rehearsal, Rehearsed
 from lockstep.training.strategies import (
@@ -78,14 +99,31 @@ ROUNDS, SLOTS, H = 3, 3, 4
 NUMBER = 1
 """The round of a payload or a merge that is looked at alone."""
 
+BIASES = Groups.of({"*norm*": {"weight_decay": 0.1, "learning_rate": 1e-2}})
+MATRICES = AdamW(warmup=1, decayed="matrices", schedule=StableDecay(decay=0.5), groups=BIASES)
 OPTIMIZER_CASES: dict[str, list[Optimizer]] = {
-    "adamw": [AdamW(learning_rate=3e-3, warmup=2), AdamW(warmup=0, restart_warmup=2, clip=0.01)],
-    "sgd": [SGD(learning_rate=0.1), SGD(learning_rate=0.1, weight_decay=0.01)],
+    "adamw": [AdamW(learning_rate=3e-3, warmup=2), AdamW(warmup=0, restart_warmup=2, clip=0.01), MATRICES],
+    "sgd": [
+        SGD(learning_rate=0.1),
+        SGD(learning_rate=0.1, weight_decay=0.01),
+        SGD(0.1, momentum=0.9, dampening=0.1, clip_value=0.1, schedule=StableDecay(), groups=BIASES),
+    ],
     "nesterov": [Nesterov(0.1, 0.9)],
     "sign_sgd": [SignSGD(warmup=0), SignSGD(weight_decay=0.1)],
     "adam": [Adam(), Adam(corrected=False)],
     "yogi": [Yogi()],
     "muon": [Muon(warmup=0)],
+    "lion": [Lion(warmup=0, weight_decay=0.1)],
+    "rmsprop": [RMSprop(warmup=0, momentum=0.9, centered=True)],
+    "adagrad": [Adagrad(warmup=0, rate_decay=0.1, clip=1.0)],
+    "nadam": [NAdam(warmup=0)],
+    "radam": [RAdam(warmup=0)],
+    "lamb": [LAMB(warmup=0)],
+    "adafactor": [Adafactor(warmup=0)],
+    "schedule_free": [ScheduleFree(weight_decay=0.1)],
+    "several": [
+        Several(Members((("*", PacedPart(AdamW(warmup=0))), ("*.weight", PacedPart(SGD(0.1, momentum=0.9), 2)))))
+    ],
 }
 STRATEGY_CASES: dict[str, list[Strategy]] = {
     "diloco": [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from lockstep.base import networks
 from lockstep.base.amounts import amount_of
 from lockstep.base.decoding import file_bytes, from_toml
+from lockstep.base.lines import say
 from lockstep.protocol.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
@@ -54,10 +56,18 @@ class DescribedJob:
         return replace(self, fields={**self.fields, **fields})
 
     def job(self, *, weights: bool = True) -> TrainingJob:
-        """Traced: takes seconds, and torch; without weights as little memory as time. Raises UsageError."""
+        """Traces the job, which takes seconds and needs torch; without weights it takes little memory.
+
+        Prints warnings, as of a warm-up that is longer than the job. Raises UsageError.
+        """
         from lockstep.training.describe import job_of
 
-        return job_of(self.fields, self.folder, weights=weights)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always", UserWarning)
+            job = job_of(self.fields, self.folder, weights=weights)
+        for each in found:
+            say(f"warning: {each.message}")
+        return job
 
 
 def read(target: str, sets: Sequence[str] | None = None, price: str | None = None) -> DescribedJob:

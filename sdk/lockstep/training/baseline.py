@@ -14,7 +14,7 @@ from lockstep.numerics.reference import drawn_row, philox
 from lockstep.training.job import Batch
 from lockstep.training.losses import Loss, Model, RandomLoss, Words, bound
 from lockstep.training.optimizers import AdamW
-from lockstep.training.parameters import Layout, layout_of, tensors
+from lockstep.training.parameters import Layout, Parameter, layout_of, tensors
 
 
 def load_parameters(model: nn.Module, flat: NDArray[np.float32]) -> nn.Module:
@@ -65,22 +65,29 @@ class Sample:
 
 
 def optimise(model: nn.Module, value: Callable[[int], torch.Tensor], inner: AdamW, *, steps: int) -> list[float]:
-    """`steps` of torch's own AdamW with `inner`'s schedule and clipping on `value(t)`, t from 1; the loss of each."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    """`steps` of torch's own AdamW with `inner`'s schedule, groups and clipping on `value(t)`, t from 1; the loss of
+    each."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = list(named.values())
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, p in named.items():
+        groups.setdefault(inner.key_of(Parameter(name, 0, tuple(p.shape))), []).append(p)
     optimizer = torch.optim.AdamW(
-        parameters,
+        [{"params": own, "weight_decay": decay} for (_, decay), own in groups.items()],
         lr=inner.learning_rate,
         betas=(inner.beta1, inner.beta2),
         eps=inner.epsilon,
-        weight_decay=inner.weight_decay,
     )
+    ratios = [ratio for ratio, _ in groups]
     losses = []
     for t in range(1, steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = inner.rate(t - 1, steps)
+        for group, ratio in zip(optimizer.param_groups, ratios, strict=True):
+            group["lr"] = ratio * inner.rate(t - 1, steps)
         optimizer.zero_grad()
         loss = value(t)
         loss.backward()
+        if inner.clip_value:
+            nn.utils.clip_grad_value_(parameters, inner.clip_value)
         nn.utils.clip_grad_norm_(parameters, inner.clip)
         optimizer.step()
         losses.append(loss.item())

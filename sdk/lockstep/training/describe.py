@@ -8,7 +8,8 @@ model = "net.py:make"  in place of the table, and of [batch]: a function that ma
 [tokens]             tokenizer = "tokenizer.json", separator, unknown: tokens of a Hugging Face tokenizer, not bytes
 [batch]              rows, accumulation
 [strategy]           name = "diloco" and its fields;  [strategy.inner] name = "adamw" and its fields: so are [.outer],
-                     [.codec], [.codec.then], [.aggregate] of the strategies that have them
+                     [.codec], [.codec.then], [.aggregate] of the strategies that have them, and an optimizer's
+                     [.schedule];  [strategy.inner.groups."*.bias"] weight_decay = 0.0, by patterns of names
 [arithmetic]         products = "int8" ("float32");  [arithmetic.modules] "layers.*.mlp.down_proj" = "int8x2"
 start = "model"      a folder that `lockstep train pull` wrote, whose weights are the first ones in place of the seed's
 [evaluation]         model, code, batches, documents: the loss of an exported model, in place of all these but [batch]
@@ -61,6 +62,9 @@ from lockstep.training.export import load_model
 from lockstep.training.job import Batch, training_job
 from lockstep.training.models import MODELS, EncoderConfig, LoRA, LoRAConfig
 from lockstep.training.models.lora import adapt
+from lockstep.training.optimizers.groups import Groups, tables_of
+from lockstep.training.optimizers.schedules import SCHEDULES, RateShape
+from lockstep.training.optimizers.several import Members, PacedPart
 from lockstep.training.parameters import without_weights
 from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
@@ -73,8 +77,10 @@ KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
     "evaluation", "tokens", "start", "price", "gas_price", "arithmetic",
 }  # fmt: skip
-REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATES)
+REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATES, SCHEDULES)
 """The kinds of a strategy's pieces, by name."""
+OF_THE_OPTIMIZER = {"warmup", "final_fraction", "learning_rate"}
+"""Fields that are written beside a schedule, and not in it."""
 MAX_REPEATS = 1024
 """The most layers of a model and passes of a step: each is ten ops and more."""
 LARGEST = float(np.finfo(np.float32).max)
@@ -455,10 +461,21 @@ def _changed(default: T, given: Any, where: str, *beside: str) -> T:
     """Returns the value with its fields replaced by a table's."""
     if not isinstance(given, Mapping):
         raise _no_table(where, given)
+    if isinstance(default, RateShape) and (beside_it := sorted(OF_THE_OPTIMIZER & set(given))):
+        raise UsageError(
+            f"[{where}]: {beside_it[0]} is the optimizer's",
+            f"write it in [{where.rpartition('.')[0]}], beside its name",
+        )
     refuse_unknown(given, [*beside, *(f.name for f in fields(default))], f"[{where}]")  # type: ignore[arg-type]
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in given.items():
         own = getattr(default, name)
+        if isinstance(own, Groups):
+            found[name] = Groups.of(value, f"{where}.{name}")
+            continue
+        if isinstance(own, Members):
+            found[name] = _members(value, f"{where}.{name}")
+            continue
         registry = next((r for r in REGISTRIES if type(own) in r.values()), None)
         if registry is not None:
             found[name] = _piece(registry, own, value, f"{where}.{name}")
@@ -492,6 +509,21 @@ def _piece(registry: Mapping[str, type[Any]], default: Any, given: Any, where: s
     table = dict(given)
     kind = _named(registry, table, where) if "name" in table else type(default)
     return _changed(default if kind is type(default) else kind(), table, where, "name")
+
+
+def _members(given: Any, where: str) -> Members:
+    """Optimizers by patterns of names, each a table with a name, `every` and the optimizer's own fields."""
+    rows = []
+    for pattern, table, place in tables_of(given, where):
+        kind, every = _named(OPTIMIZERS, table, place), table.pop("every", 1)
+        _require_kind(1, every, f"{place}.every")
+        try:
+            rows.append((pattern, PacedPart(_changed(kind(), table, place, "name", "every"), every)))
+        except UsageError as error:
+            if error.message.startswith("every is"):
+                raise UsageError(f"[{place}]: {error.message}", error.hint) from error
+            raise
+    return Members(tuple(rows))
 
 
 def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:

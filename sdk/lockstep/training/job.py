@@ -22,6 +22,7 @@ the depths follow.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -61,6 +62,7 @@ from lockstep.training.parameters import (
     unallocated_statistics,
 )
 from lockstep.training.strategies.base import Strategy
+from lockstep.training.strategies.loop import Loop
 
 
 @dataclass(frozen=True)
@@ -287,9 +289,12 @@ def training_job(
     or made from `seed`.
 
     Without `weights` they are not made: the job can be quoted, whatever its size, and not submitted. `loss` defaults to
-    the model's own. Frozen parameters keep the values that they have.
+    the model's own. Frozen parameters keep the values that they have. Warns of a warm-up longer than the job.
     """
     check_parties(dataset, batch, slots, min_slots)
+    if rounds > 0 and isinstance(strategy, Loop):
+        for text in strategy.warnings(rounds):
+            warnings.warn(text, stacklevel=2)
     built = build_programs(
         model,
         loss or loss_of(model),

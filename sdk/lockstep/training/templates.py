@@ -17,6 +17,8 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
+from lockstep.training.optimizers.groups import Groups
+from lockstep.training.optimizers.several import Members
 from lockstep.training.strategies.registry import strategy_named
 
 WIDTH = 100
@@ -37,6 +39,8 @@ def _table(value: Any, name: str, path: str) -> Iterator[str]:
     said = docstrings_of(type(value))
     for field in fields(value):
         own = getattr(value, field.name)
+        if isinstance(own, Groups | Members):
+            own = own.to_dict()
         if hasattr(own, "to_dict"):
             pieces.append((field.name, own))
             continue
@@ -74,4 +78,8 @@ def _commented(text: str) -> list[str]:
 
 def literal(value: Any) -> str:
     """Returns a field's value as a TOML literal."""
-    return json.dumps(value) if isinstance(value, bool | str | list) else repr(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{k} = {literal(v)}' for k, v in value.items())} }}"
+    return json.dumps(value) if isinstance(value, bool | str) else repr(value)

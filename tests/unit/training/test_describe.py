@@ -233,6 +233,13 @@ def test_an_optimizer_of_the_registry_is_described_by_its_name(folder: Path, mon
         job_of(described(strategy={"inner": {"name": "plain", "beta1": 0.9}}), folder)
 
 
+def test_a_job_warns_of_a_warm_up_that_is_longer_than_it(folder: Path) -> None:
+    with pytest.warns(
+        UserWarning, match=r"inner.warmup is 1000, and there are \d+ steps: the largest learning rate is"
+    ):
+        job_of(described(strategy={"inner_steps": 2, "inner": {"warmup": 1000}}), folder, weights=False)
+
+
 def test_a_price_is_for_computed_work_and_meets_a_worker_s_least(folder: Path) -> None:
     plain, bid = job_of(described(), folder, weights=False), job_of(described(price="0.5"), folder, weights=False)
     operations = slot_operations(bid.programs, bid.inner_steps)

@@ -2,7 +2,33 @@
 
 from lockstep.training.optimizers.adamw import AdamW
 from lockstep.training.optimizers.adaptive import Adam, Yogi
+from lockstep.training.optimizers.elementwise import Adagrad, Lion, NAdam, RAdam, RMSprop
+from lockstep.training.optimizers.groups import Groups, RateGroup
+from lockstep.training.optimizers.layerwise import LAMB, Adafactor
 from lockstep.training.optimizers.muon import Muon
+from lockstep.training.optimizers.schedule_free import ScheduleFree
+from lockstep.training.optimizers.several import Members, PacedPart, Several
 from lockstep.training.optimizers.sgd import SGD, Nesterov, SignSGD
 
-__all__ = ["SGD", "Adam", "AdamW", "Muon", "Nesterov", "SignSGD", "Yogi"]
+__all__ = [
+    "LAMB",
+    "SGD",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Groups",
+    "Lion",
+    "Members",
+    "Muon",
+    "NAdam",
+    "Nesterov",
+    "PacedPart",
+    "RAdam",
+    "RMSprop",
+    "RateGroup",
+    "ScheduleFree",
+    "Several",
+    "SignSGD",
+    "Yogi",
+]

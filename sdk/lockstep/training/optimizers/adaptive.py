@@ -3,105 +3,120 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-from lockstep.training.described import Described
-from lockstep.training.parameters import Layout
-from lockstep.training.strategies.base import Shards, Transformation
+from lockstep.training.optimizers.chain import At, Chained, Memory
+from lockstep.training.optimizers.schedule import brief
+from lockstep.training.optimizers.schedules import ConstantRate, RateShape
 
 
 @dataclass(frozen=True)
-class Adam(Described):
-    """m and v as in Adam, p - rate m / (sqrt(v) + tau); the rate with the bias correction of Kingma 2015, section 2.
+class ServerMoments(Chained):
+    """The moments of both: m and v, p - rate m / (sqrt(v) + tau)."""
 
-    Both moments begin at zero; flwr's FedAdam corrects by one step more than it has taken, `ahead` = 1.
-    """
-
-    name: ClassVar[str] = "adam"
     learning_rate: float = 0.1
-    """The same in every merge."""
+    """The highest learning rate."""
     beta1: float = 0.9
     """The decay of the first moment."""
     beta2: float = 0.99
     """The decay of the second moment."""
     tau: float = 1e-3
     """Added to the root: the least divisor, and so a bound of the adaptivity."""
+    warmup: int = field(default=0, kw_only=True)
+    """Steps of linear warm-up over the whole job."""
+    schedule: RateShape = field(default_factory=ConstantRate, kw_only=True)
+    """The learning rate after the warm-up: as in every merge, unless another is named."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.tau > 0):
+            raise UsageError(f"{brief(self)} cannot run", "betas lie in [0, 1), learning rate and tau above 0")
+
+    def kept(self) -> int:
+        """m and v."""
+        return 2
+
+    @property
+    def plain(self) -> bool:
+        """True if every parameter has the same rate in every merge."""
+        return self.steady and not self.groups.rows
+
+    def rate_of(self, at: At) -> Tensor | float:
+        """The rate of the step along m / (sqrt(v) + tau)."""
+        return torch.tensor(self.learning_rate) if self.plain else at.rate
+
+    def first(self, m: Tensor, g: Tensor) -> Tensor:
+        """The first moment after a gradient."""
+        return self.beta1 * m + (1 - self.beta1) * g
+
+    def second(self, v: Tensor, g: Tensor) -> Tensor:
+        """The second moment after a gradient."""
+        raise NotImplementedError
+
+    def moved_all(self, runs: Sequence[tuple[At, Tensor, Tensor, Memory]]) -> list[tuple[Tensor, Memory]]:
+        """The step; the decay takes the plain rate. Programs that there are compute all m, then all v, then the
+        moves."""
+        ms = [self.first(m, g) for _, _, g, (m, _) in runs]
+        vs = [self.second(v, g) for _, _, g, (_, v) in runs]
+        done = []
+        for (at, x, _, _), m, v in zip(runs, ms, vs, strict=True):
+            kept = x * (1 - at.rate * at.decay) if at.decay else x
+            done.append((kept - self.rate_of(at) * (m / (torch.sqrt(v) + self.tau)), [m, v]))
+        return done
+
+
+@dataclass(frozen=True)
+class Adam(ServerMoments):
+    """m and v as in Adam, p - rate m / (sqrt(v) + tau); the rate with the bias correction of Kingma 2015, section 2.
+
+    Both moments begin at zero; flwr's FedAdam corrects by one step more than it has taken, `ahead` = 1.
+    """
+
+    name: ClassVar[str] = "adam"
+    counts: ClassVar[bool] = True
     corrected: bool = True
     """True: the learning rate is multiplied by sqrt(1 - beta2^t) / (1 - beta1^t)."""
     ahead: int = 0
     """t is the number of merges, this one included, and so many more."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        super().__post_init__()
         if self.ahead < 0:
             raise UsageError(f"ahead is {self.ahead}", "use 0 or more")
 
-    def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
-        """State: m, then v, shard by shard, then the age i32 () if the rate is corrected."""
-        table = torch.tensor([[self._rate(age + 1 + self.ahead)] for age in range(steps)], dtype=torch.float32)
+    def ages(self, age: int) -> list[float]:
+        """The corrected rate where it is the same in every merge, else the correction."""
+        t = age + self.ahead
+        lead = self.learning_rate if self.plain else 1.0
+        return [lead * math.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)] if self.corrected else []
 
-        def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
-            count = len(p)
-            m = [self.beta1 * a + (1 - self.beta1) * g for a, g in zip(state[:count], grad, strict=True)]
-            v = [
-                self.beta2 * a + (1 - self.beta2) * (g * g) for a, g in zip(state[count : 2 * count], grad, strict=True)
-            ]
-            if not self.corrected:
-                return [*m, *v], _moved(p, m, v, torch.tensor(self.learning_rate), self.tau)
-            (rate,) = F.embedding(state[-1], table).unbind(0)
-            return [*m, *v, state[-1] + 1], _moved(p, m, v, rate, self.tau)
+    def rate_of(self, at: At) -> Tensor | float:
+        """The corrected one."""
+        if not self.corrected:
+            return super().rate_of(at)
+        return at.factors[0] if self.plain else at.rate * at.factors[0]
 
-        return Transformation(lambda p, counter: [*p, *p, counter] if self.corrected else [*p, *p], update)
-
-    def _rate(self, t: int) -> float:
-        return self.learning_rate * math.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)
+    def second(self, v: Tensor, g: Tensor) -> Tensor:
+        """The moving mean of the squares."""
+        return self.beta2 * v + (1 - self.beta2) * (g * g)
 
 
 @dataclass(frozen=True)
-class Yogi(Described):
+class Yogi(ServerMoments):
     """As Adam without correction, v moving by a bounded part: v - (1 - beta2) g^2 sign(v - g^2) (Zaheer 2018)."""
 
     name: ClassVar[str] = "yogi"
     learning_rate: float = 0.01
-    """The same in every merge."""
-    beta1: float = 0.9
-    """The decay of the first moment."""
-    beta2: float = 0.99
-    """The decay of the second moment."""
-    tau: float = 1e-3
-    """Added to the root."""
+    """The highest learning rate."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
-        """The update rule for a round's steps; its state is m, then v, a tensor for each shard."""
-
-        def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
-            count = len(p)
-            m = [self.beta1 * a + (1 - self.beta1) * g for a, g in zip(state[:count], grad, strict=True)]
-            v = []
-            for a, g in zip(state[count:], grad, strict=True):
-                square = g * g
-                part = (1 - self.beta2) * square
-                v.append(torch.where(a > square, a - part, torch.where(a < square, a + part, a)))
-            return [*m, *v], _moved(p, m, v, torch.tensor(self.learning_rate), self.tau)
-
-        return Transformation(lambda p, counter: [*p, *p], update)
-
-
-def _check(value: Adam | Yogi) -> None:
-    if not (0 <= value.beta1 < 1 and 0 <= value.beta2 < 1 and value.learning_rate > 0 and value.tau > 0):
-        raise UsageError(
-            f"the optimizer cannot run with {value}", "use betas in [0, 1), and a learning rate and tau above 0"
-        )
-
-
-def _moved(p: Shards, m: Shards, v: Shards, rate: Tensor, tau: float) -> list[Tensor]:
-    return [x - rate * (a / (torch.sqrt(b) + tau)) for x, a, b in zip(p, m, v, strict=True)]
+    def second(self, v: Tensor, g: Tensor) -> Tensor:
+        """Moved towards the square by a bounded part."""
+        square = g * g
+        part = (1 - self.beta2) * square
+        return torch.where(v > square, v - part, torch.where(v < square, v + part, v))

@@ -10,7 +10,7 @@ at the same rate.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -18,7 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-from lockstep.training.optimizers.schedule import Scheduled
+from lockstep.training.optimizers.chain import Chained
+from lockstep.training.optimizers.groups import refuse_unmatched
+from lockstep.training.optimizers.schedule import brief
 from lockstep.training.parameters import Layout, Parameter
 from lockstep.training.strategies.base import Shards, Transformation
 
@@ -29,7 +31,7 @@ _RMS = 0.2
 
 
 @dataclass(frozen=True)
-class Muon(Scheduled):
+class Muon(Chained):
     """Muon on matrices, AdamW on the rest; warm-up and cosine decay as AdamW has them."""
 
     name: ClassVar[str] = "muon"
@@ -43,21 +45,17 @@ class Muon(Scheduled):
     """AdamW's, for what is no hidden matrix."""
     epsilon: float = 1e-8
     """AdamW's, for what is no hidden matrix."""
-    weight_decay: float = 0.1
-    """Per step, times the learning rate, of every parameter."""
-    warmup: int = 10
-    """Steps of linear warm-up over the whole job."""
-    final_fraction: float = 0.1
-    """The learning rate of the last step, as a fraction of the highest."""
+    weight_decay: float = field(default=0.1, kw_only=True)
+    """Per step, times the learning rate, of every parameter that `decayed` names."""
     others: str = "tokens positions embed head wte wpe"
     """Words; a matrix whose name contains one takes AdamW's step."""
 
     def __post_init__(self) -> None:
-        self.check_rate()
+        super().__post_init__()
         fine = 0 <= self.momentum < 1 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0
-        if not (fine and self.weight_decay >= 0):
+        if not fine:
             raise UsageError(
-                f"Muon cannot run with {self}",
+                f"Muon cannot run with {brief(self)}",
                 "momentum and betas lie in [0, 1), epsilon above 0, weight_decay not below",
             )
 
@@ -69,11 +67,12 @@ class Muon(Scheduled):
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
         """State: the momenta shard by shard, AdamW's v of all other parameters one after the other f32 [n], and where
         they do not restart their age i32 ()."""
+        refuse_unmatched((pattern for pattern, _ in self.groups.rows), layout, "groups")
         rest = [p for p in layout.parameters if not self.hidden(p)]
         count, room = len(layout.sizes), max(1, sum(p.elements for p in rest))
         rates = torch.tensor([[self.rate(step, steps)] for step in range(steps)], dtype=torch.float32)
         since = [step % (restart or steps) + 1 for step in range(steps)]
-        ages = torch.tensor([self._corrections(age) for age in since], dtype=torch.float32)
+        ages = torch.tensor([self.ages(age) for age in since], dtype=torch.float32)
 
         def init(p: Shards, counter: Tensor) -> list[Tensor]:
             v = torch.empty(room, device=p[0].device)
@@ -83,7 +82,7 @@ class Muon(Scheduled):
             (rate,) = F.embedding(counter, rates).unbind(0)
             age = state[count + 1] if restart is None else counter
             first, root = F.embedding(age, ages).unbind(0)
-            live, slope, kept = layout.split(*p), layout.split(*grad), layout.split(*state[:count])
+            live, slope, kept = layout.split(*p), layout.split(*self.clipped(grad)), layout.split(*state[:count])
             moved, momenta, seconds, at = {}, {}, [], 0
             for each in layout.parameters:
                 x, g, b = live[each.name], slope[each.name], kept[each.name]
@@ -97,7 +96,9 @@ class Muon(Scheduled):
                     step = (b * first) / (torch.sqrt(v) * root + self.epsilon)
                     seconds.append(v.reshape(-1))
                     at += each.elements
-                moved[each.name] = x * (1 - rate * self.weight_decay) - rate * step
+                ratio, decay = self.key_of(each)
+                own = rate if ratio == 1 else rate * ratio
+                moved[each.name] = x * (1 - own * decay) - own * step
                 momenta[each.name] = b
             v = torch.cat(seconds) if seconds else state[count]
             after = [*layout.shards(momenta), v]
@@ -105,8 +106,9 @@ class Muon(Scheduled):
 
         return Transformation(init, update)
 
-    def _corrections(self, since: int) -> list[float]:
-        return [1 / (1 - self.beta1**since), 1 / math.sqrt(1 - self.beta2**since)]
+    def ages(self, age: int) -> list[float]:
+        """The bias corrections of AdamW's moments."""
+        return [1 / (1 - self.beta1**age), 1 / math.sqrt(1 - self.beta2**age)]
 
 
 def orthogonal(x: Tensor) -> Tensor:

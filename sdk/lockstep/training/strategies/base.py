@@ -13,7 +13,7 @@ Programs and knows no strategy by name; most strategies are a few pieces put tog
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -30,6 +30,8 @@ class Transformation(NamedTuple):
     """(parameters, counter i32 ()) -> the optimizer's state before the first step, of zeros; shapes alone are read."""
     update: Callable[[Shards, Tensor, Shards, Shards], tuple[list[Tensor], list[Tensor]]]
     """(state, counter, parameters, gradient) -> (state, parameters); the counter is the step's number in the job."""
+    sent: Callable[[Shards, Shards], list[Tensor]] | None = None
+    """(state, parameters) -> what a round sends in the parameters' place; None: the parameters."""
 
 
 class Optimizer(Protocol):
@@ -41,6 +43,14 @@ class Optimizer(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the optimizer's registered name and its fields."""
+
+
+@runtime_checkable
+class Paced(Protocol):
+    """A learning rate that some jobs are too short for."""
+
+    def unreached(self, steps: int, restart: int | None) -> str:
+        """Says the largest rate where the highest is never reached in `steps` steps; "" if it is."""
 
 
 class Rules(NamedTuple):

@@ -23,7 +23,7 @@ from lockstep.training.aggregates.base import Aggregate
 from lockstep.training.codecs.base import Codec, residual
 from lockstep.training.described import Described
 from lockstep.training.parameters import Layout, unallocated
-from lockstep.training.strategies.base import Optimizer, Rules, Shards, Transformation
+from lockstep.training.strategies.base import Optimizer, Paced, Rules, Shards, Transformation
 
 DIFFERENCE, PARAMETERS, GRADIENT = "difference", "parameters", "gradient"
 
@@ -82,6 +82,20 @@ class Loop(Described):
             raise UsageError(f"the residual's decay is {parts.decay}", "it lies in (0, 1]")
         parts.aggregate.check(parts.codec)
 
+    def warnings(self, rounds: int) -> list[str]:
+        """Tells of learning rates that a job of so many rounds never reaches."""
+        parts, steps = self.parts(), rounds * self.inner_steps
+        found = []
+
+        def look(place: str, rated: Any, n: int, restart: int | None) -> None:
+            if isinstance(rated, Paced) and (text := rated.unreached(n, restart)):
+                found.append(place + text)
+
+        look("", self, rounds, None)
+        look("inner.", parts.inner, steps, None if parts.keeps else self.inner_steps)
+        look("outer.", parts.outer, rounds, None)
+        return found
+
     def rules(self, rounds: int, layout: Layout) -> Rules:
         """The loop's functions for these parts."""
         parts = self.parts()
@@ -132,6 +146,8 @@ class _Turn:
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Returns the payload and the state for the next round, with zeros in place of an inner state that restarts."""
         payload, left = [], []
+        if self.inner is not None and self.inner.sent is not None and self.parts.sent != GRADIENT:
+            live = self.inner.sent(state[: self.moments], live)
         for k, n in enumerate(self.own):
             x = anchor[k] - live[k] if self.parts.sent == DIFFERENCE else live[k]
             x = _cut(x, n)

@@ -27,6 +27,7 @@ from lockstep.training.codecs.base import Codec, Elementwise, bounded
 from lockstep.training.codecs.sign import Sign
 from lockstep.training.described import Described
 from lockstep.training.optimizers.schedule import Scheduled
+from lockstep.training.optimizers.schedules import CosineRate, RateShape
 from lockstep.training.parameters import Layout
 from lockstep.training.strategies.base import Shards, Transformation
 from lockstep.training.strategies.loop import GRADIENT, Loop, Parts
@@ -55,6 +56,8 @@ class OneBit(Scheduled, Loop):
     """Rounds of linear warm-up of the learning rate."""
     final_fraction: float = 0.1
     """The learning rate of the last round, as a fraction of the highest."""
+    schedule: RateShape = field(default_factory=CosineRate)
+    """The learning rate after the warm-up, by rounds."""
     aggregate: Aggregate = field(default_factory=Average)
     """The rule by which the slots' momenta become one."""
 

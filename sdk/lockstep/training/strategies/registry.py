@@ -5,7 +5,24 @@ from __future__ import annotations
 
 from lockstep.base.naming import nearest
 from lockstep.protocol.errors import UsageError
-from lockstep.training.optimizers import SGD, Adam, AdamW, Muon, Nesterov, SignSGD, Yogi
+from lockstep.training.optimizers import (
+    LAMB,
+    SGD,
+    Adafactor,
+    Adagrad,
+    Adam,
+    AdamW,
+    Lion,
+    Muon,
+    NAdam,
+    Nesterov,
+    RAdam,
+    RMSprop,
+    ScheduleFree,
+    Several,
+    SignSGD,
+    Yogi,
+)
 from lockstep.training.strategies import (
     allreduce,
     cocktail,
@@ -59,4 +76,13 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam": Adam,
     "yogi": Yogi,
     "muon": Muon,
+    "lion": Lion,
+    "rmsprop": RMSprop,
+    "adagrad": Adagrad,
+    "nadam": NAdam,
+    "radam": RAdam,
+    "lamb": LAMB,
+    "adafactor": Adafactor,
+    "schedule_free": ScheduleFree,
+    "several": Several,
 }
