@@ -154,7 +154,7 @@ def randint_like_from(low: Lowering, _x: Node, start: int, end: int, *_args: Any
 
 @rule("randperm", "randperm.generator")
 def randperm(low: Lowering, count: int, **_kwargs: Any) -> Node:
-    """A permutation: the order of as many words, equal ones in their own (Knuth 1997, section 3.4.2)."""
+    """A permutation: the order of as many words, equal ones in their own (Knuth 1969, section 3.4.2)."""
     return low.cast(topk(low, _words(low, (count,)), count, largest=False)[1], low.dtype)
 
 

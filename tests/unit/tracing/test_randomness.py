@@ -141,6 +141,7 @@ def test_integers_have_equal_shares_to_both_ends() -> None:
     assert ((counts - N / 100) ** 2 / (N / 100)).sum() < 99 + 5 * (2 * 99) ** 0.5, "chi squared, five deviations"
 
 
+@pytest.mark.slow
 def test_a_permutation_has_every_number_once_and_all_orders_are_alike() -> None:
     y = drawn(lambda x: torch.stack([torch.randperm(3) for _ in range(256)]).reshape(-1).float()).reshape(-1, 3)
     assert (np.sort(y, 1) == np.arange(3)).all()

@@ -340,6 +340,26 @@ FLOATS: dict[str, Case] = {
 LOOSE: dict[str, Case] = {
     # Abramowitz and Stegun's polynomial is good to 1.5e-7, Cephes's to 1e-7.
     "erf": lambda x: [torch.erf(x)],
+    "gamma": lambda x: [
+        torch.lgamma(x.abs() * 3 + 0.05),
+        torch.lgamma(-0.9 * x.sigmoid() - 0.05),
+        torch.digamma(x.abs() * 3 + 0.2),
+        torch.digamma(-0.9 * x.sigmoid() - 0.05),
+        torch.polygamma(1, x.abs() + 0.5),
+        torch.polygamma(1, -0.8 * x.sigmoid() - 0.1),
+        torch.polygamma(3, x.abs() + 0.5),
+    ],
+    "tails": lambda x: [
+        torch.erfinv(x.tanh()),
+        torch.special.ndtri(x.sigmoid()),
+        torch.special.ndtri((20 * x - 60).exp()),
+        torch.special.erfcx(x),
+        torch.special.erfcx(50 * x.abs()),
+        torch.special.log_ndtr(5 * x),
+    ],
+    "bessel": lambda x: [
+        f(y) for y in (x, 9 * x) for f in (torch.special.i0e, torch.special.i1e, torch.special.i0, torch.special.i1)
+    ],
     "gelu": lambda x: [F.gelu(x), grad_of(F.gelu)(x)],
     "circular": lambda x: [x.sin(), x.cos(), (100 * x).sin(), (100 * x).cos(), grad_of(torch.sin)(x)],
 }
