@@ -19,7 +19,9 @@ from lockstep.protocol.errors import LoweringError
 
 
 def _reduced(each: Tensor, reduction: str) -> Tensor:
-    return {"mean": torch.mean, "sum": torch.sum, "none": lambda x: x}[reduction](each)
+    if reduction == "none":
+        return each
+    return each.mean() if reduction == "mean" else each.sum()
 
 
 def _reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:

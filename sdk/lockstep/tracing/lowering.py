@@ -201,7 +201,7 @@ class Lowering:
         """The result, as integers of fewer than 32 bits where torch's are."""
         if isinstance(result, (tuple, list)):
             return type(result)(map(self._cut, expected, result))
-        bits = _NARROW.get(getattr(expected, "dtype", None))
+        bits = _NARROW.get(expected.dtype) if isinstance(expected, torch.Tensor) else None
         if bits is None or not isinstance(result, Node):
             return result
         if not expected.dtype.is_signed:
