@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from lockstep.numerics.scalar import Op
-from lockstep.tracing.graph import F32, Node
+from lockstep.tracing.graph import F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
 from lockstep.tracing.pointwise import cos, erf, sigmoid, sin
 
@@ -218,6 +218,12 @@ def elu_backward(
     return low.select(low.test(Op.FLT, 0.0, x), positive, low.f(Op.FMUL, grad, slope), F32)
 
 
+@rule("celu")
+def celu(low: Lowering, x: Node, alpha: float = 1) -> Node:
+    """x above zero, else alpha (exp(x / alpha) - 1) (Barron 2017, equation 2)."""
+    return elu(low, x, alpha, 1, 1 / alpha)
+
+
 @rule("leaky_relu")
 def leaky_relu(low: Lowering, x: Node, slope: float = 0.01) -> Node:
     """x above zero, else slope x."""
@@ -255,6 +261,33 @@ def hardtanh_backward(low: Lowering, grad: Node, x: Node, lower: float, upper: f
     """grad strictly between the bounds, else 0."""
     inside = low.i(Op.IAND, low.test(Op.FLT, float(lower), x), low.test(Op.FLT, x, float(upper)))
     return low.select(inside, grad, 0.0, F32)
+
+
+@rule("hardshrink")
+def hardshrink(low: Lowering, x: Node, limit: float = 0.5) -> Node:
+    """x, 0 where |x| is not above the limit."""
+    return low.select(low.test(Op.FLE, low.f(Op.FABS, x), float(limit)), 0.0, x, F32)
+
+
+@rule("softshrink")
+def softshrink(low: Lowering, x: Node, limit: float = 0.5) -> Node:
+    """x, nearer to zero by the limit; 0 where |x| is not above it."""
+    nearer = low.f(Op.FADD, x, low.select(low.test(Op.FLT, x, 0.0), float(limit), -float(limit), F32))
+    return low.select(low.test(Op.FLE, low.f(Op.FABS, x), float(limit)), 0.0, nearer, F32)
+
+
+@rule("hardshrink_backward", "softshrink_backward")
+def shrink_backward(low: Lowering, grad: Node, x: Node, limit: float) -> Node:
+    """grad, 0 where |x| is not above the limit."""
+    return low.select(low.test(Op.FLE, low.f(Op.FABS, x), float(limit)), 0.0, grad, F32)
+
+
+@rule("threshold")
+def threshold(low: Lowering, x: Node, limit: float, value: float) -> Node:
+    """x above the limit, else the value."""
+    if x.dtype != F32:
+        return low.select(low.test(Op.ILE, x, int(limit)), int(value), x, I32)
+    return low.select(low.test(Op.FLE, x, float(limit)), float(value), x, F32)
 
 
 @rule("hardsigmoid")

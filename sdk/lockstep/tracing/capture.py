@@ -24,6 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as torch_module
 
 from lockstep.protocol.errors import LockstepError, LoweringError
+from lockstep.tracing.formulas import without_loops
 from lockstep.tracing.functions import Replaced, without_checkpointing
 from lockstep.tracing.graph import Origin
 from lockstep.tracing.host import HINT, HostDraws
@@ -147,7 +148,7 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
             return fn(*tensors)
 
     replaced = Replaced(known)
-    with recorder.recording(), without_checkpointing(), sdpa_kernel(SDPBackend.MATH), replaced:
+    with recorder.recording(), without_checkpointing(), without_loops(), sdpa_kernel(SDPBackend.MATH), replaced:
         try:
             with replaced.layers.watching(), counting(known):
                 graph_module = make_fx(watched, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)

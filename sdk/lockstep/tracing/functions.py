@@ -19,6 +19,7 @@ from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import guards, recurrent, routed
 from lockstep.tracing.complexes import ComplexFormulas
 from lockstep.tracing.dropped import DroppedLayers
+from lockstep.tracing.formulas import FORMULAS
 from lockstep.tracing.known import KnownValues
 from lockstep.tracing.sources import random_words
 
@@ -54,6 +55,7 @@ class Replaced(TorchFunctionMode):
             torch.Tensor.lt: self.below(torch.lt),
             torch.Tensor.le: self.below(torch.le),
             torch._assert_async: lambda *_args: None,
+            **FORMULAS,
             **recurrent.formulas(self.dropout),
             **ComplexFormulas(known).formulas,
         }

@@ -282,3 +282,36 @@ def bucketize(low: Lowering, x: Node, boundaries: Node, *, out_int32: bool = Fal
     values = low.graph.reshape(x, (*x.shape, 1))
     below = low.test(Op.FLE if right else Op.FLT, boundaries, values)
     return low.graph.fold(Fold.ISUM, [len(x.shape)], low.graph.expand(below, (*x.shape, n)))
+
+
+@rule("bucketize.Scalar")
+def bucketize_scalar(low: Lowering, x: float, boundaries: Node, **options: bool) -> Node:
+    """The number of boundaries below a number, or not above it."""
+    return bucketize(low, low.cast(x, F32), low.cast(boundaries, F32), **options)
+
+
+@rule("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(
+    low: Lowering,
+    ordered: Node,
+    x: Node | float,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Node | None = None,
+) -> Node:
+    """The number of elements of a sorted row below each value, or not above it; a row of values may have its own."""
+    if sorter is not None:
+        ordered = gather(low, ordered, -1, sorter)
+    dtype = F32 if isinstance(x, float) or F32 in (ordered.dtype, getattr(x, "dtype", I32)) else I32
+    rows, values = low.cast(ordered, dtype), low.cast(x, dtype)
+    n, own = rows.shape[-1], len(rows.shape) > 1
+    rows = low.graph.reshape(rows, (*rows.shape[:-1], 1, n) if own else (n,))
+    values = low.graph.reshape(values, (*values.shape, 1))
+    if right or side == "right":
+        beyond = low.test(Op.FLT if dtype == F32 else Op.ILT, values, rows)
+    else:
+        beyond = low.test(Op.FLE if dtype == F32 else Op.ILE, values, rows)
+    passed = low.graph.expand(low.negation(beyond), (*values.shape[:-1], n))
+    return low.graph.fold(Fold.ISUM, [len(values.shape) - 1], passed)

@@ -10,6 +10,7 @@ from lockstep.tracing.activations import soft_plus
 from lockstep.tracing.graph import F32, Node
 from lockstep.tracing.layers import MEAN, nll_loss, nll_loss_backward, reduced
 from lockstep.tracing.lowering import Lowering, rule
+from lockstep.tracing.pointwise import sigmoid
 
 
 def _weighted(low: Lowering, each: Node, weight: Node | None) -> Node:
@@ -96,6 +97,19 @@ def bce_backward(
     spread = low.f(Op.FMAX, low.f(Op.FMUL, low.f(Op.FSUB, 1.0, x), x), 1e-12)
     each = low.f(Op.FDIV, low.f(Op.FSUB, x, target), spread)
     return low.f(Op.FMUL, _share(low, grad, reduction, prod(low.shape)), _weighted(low, each, weight))
+
+
+@rule("soft_margin_loss")
+def soft_margin_loss(low: Lowering, x: Node, target: Node, reduction: int = MEAN) -> Node:
+    """log(1 + exp(-target x))."""
+    return reduced(low, soft_plus(low, low.f(Op.FNEG, low.f(Op.FMUL, target, x))), reduction)
+
+
+@rule("soft_margin_loss_backward")
+def soft_margin_loss_backward(low: Lowering, grad: Node, x: Node, target: Node, reduction: int) -> Node:
+    """-grad target sigmoid(-target x)."""
+    s = sigmoid(low, low.f(Op.FNEG, low.f(Op.FMUL, target, x)))
+    return low.f(Op.FMUL, _share(low, grad, reduction, prod(low.shape)), low.f(Op.FNEG, low.f(Op.FMUL, target, s)))
 
 
 def _classes_last(low: Lowering, x: Node) -> Node:

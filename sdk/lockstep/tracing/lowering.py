@@ -30,6 +30,8 @@ MOST_REFUSALS = 20
 COPIED_BYTES = 1 << 20
 """Constants of at most as many bytes are copied into the graph."""
 _DTYPES = {torch.float32: F32, torch.int32: I32, torch.int64: I32, torch.bool: BOOL}
+_NARROW = {torch.int8: 8, torch.uint8: 8, torch.int16: 16}
+"""Integers of fewer bits: an i32 whose value is cut to them after every operation."""
 _REFUSED = {
     torch.float64: "use float32: float64 has no reproducible kernels",
     torch.float16: "use float32: a Program computes in binary32",
@@ -213,8 +215,20 @@ class Lowering:
             raise self.error(node, str(error), "integers of a Program have 32 bits") from error
         except TypeError as error:
             raise self.error(node, f"its arguments have no rule ({error})", f"call {name} with its defaults") from error
+        result = self._cut(expected, result)
         self._check(node, expected, result)
         return result
+
+    def _cut(self, expected: Any, result: Any) -> Any:
+        """The result, as integers of fewer than 32 bits where torch's are."""
+        if isinstance(result, (tuple, list)):
+            return type(result)(map(self._cut, expected, result))
+        bits = _NARROW.get(expected.dtype) if isinstance(expected, torch.Tensor) else None
+        if bits is None or not isinstance(result, Node):
+            return result
+        if not expected.dtype.is_signed:
+            return self.i(Op.IAND, result, (1 << bits) - 1)
+        return self.i(Op.ISHR, self.i(Op.ISHL, result, 32 - bits), 32 - bits)
 
     def _check(self, node: fx.Node, expected: Any, result: Any) -> None:
         """Raises LoweringError for a rule whose results are no tensors of torch's dtypes and shapes."""
@@ -223,7 +237,7 @@ class Lowering:
         for tensor, made in pairs:
             if not isinstance(tensor, torch.Tensor) or not isinstance(made, Node):
                 continue
-            is_float = _DTYPES.get(tensor.dtype, F32) == F32
+            is_float = tensor.dtype not in _NARROW and _DTYPES.get(tensor.dtype, F32) == F32
             # INVARIANT: a rule's result is what torch said it is; integers read as floats would be other numbers.
             if (made.dtype == F32) != is_float or made.shape != tuple(tensor.shape):
                 raise self.error(
@@ -270,13 +284,13 @@ class Lowering:
         return refusal(node.meta.get(ORIGIN, Origin()), _rule_name(node), why, hint)
 
     def _dtype_of(self, tensor: torch.Tensor, node: fx.Node) -> str:
-        if tensor.dtype not in _DTYPES:
+        if tensor.dtype not in _DTYPES and tensor.dtype not in _NARROW:
             hint = _REFUSED.get(tensor.dtype, "a Program knows float32, int32 and bool")
             raise self.error(node, f"its result is {tensor.dtype}", hint)
         if not all(isinstance(d, int) for d in tensor.shape):
             hint = "no nonzero or boolean-mask indexing: use torch.where"
             raise self.error(node, "its shape depends on data", hint)
-        return _DTYPES[tensor.dtype]
+        return _DTYPES.get(tensor.dtype, I32)
 
     def _constant(self, tensor: torch.Tensor, node: fx.Node) -> Any:
         if tensor.is_meta:

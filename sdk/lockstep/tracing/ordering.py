@@ -46,7 +46,7 @@ def _arg(mode: Fold) -> Callable[..., Any]:
     return lower
 
 
-rule("argmax")(_arg(Fold.MAX))
+argmax = rule("argmax")(_arg(Fold.MAX))
 rule("argmin")(_arg(Fold.MIN))
 
 
@@ -66,20 +66,39 @@ rule("min.dim")(_with_position(Fold.MIN))
 # --- sorting -----------------------------------------------------------------------------------------------
 
 
-def _sorted_positions(low: Lowering, x: Node, dim: int, largest: bool, count: int) -> Node:
-    """i32: the positions along `dim` of the first `count` in order; of equals, the earlier one first."""
-    last = len(x.shape) - 1
-    order = [*(i for i in range(len(x.shape)) if i != dim), dim]
-    rows = low.graph.permute(x, order)
+def _ranks(low: Lowering, rows: Node, largest: bool, nans: bool = False) -> Node:
+    """i32, of rows [..., n]: how many come before each; of equals, the earlier one first.
+
+    NaNs have no place, or with `nans` the last ones.
+    """
     outer, n = rows.shape[:-1], rows.shape[-1]
+    last = len(outer)
     pairs = (*outer, n, n)
     mine = low.graph.expand(low.graph.reshape(rows, (*outer, n, 1)), pairs)
     other = low.graph.expand(low.graph.reshape(rows, (*outer, 1, n)), pairs)
-    less, equal = (Op.FLT, Op.FEQ) if x.dtype == F32 else (Op.ILT, Op.IEQ)
+    less, equal = (Op.FLT, Op.FEQ) if rows.dtype == F32 else (Op.ILT, Op.IEQ)
     ahead = low.test(less, mine, other) if largest else low.test(less, other, mine)
     earlier = low.test(Op.ILT, low.graph.iota(pairs, last + 1), low.graph.iota(pairs, last))
-    tied = low.i(Op.IAND, low.test(equal, mine, other), earlier)
-    rank = low.graph.fold(Fold.ISUM, [last + 1], low.i(Op.IOR, ahead, tied))
+    same = low.test(equal, mine, other)
+    if nans and rows.dtype == F32:
+        mine_is, other_is = (low.negation(low.test(Op.FEQ, x, x)) for x in (mine, other))
+        ahead = low.i(Op.IOR, ahead, low.i(Op.IAND, mine_is, low.negation(other_is)))
+        same = low.i(Op.IOR, same, low.i(Op.IAND, mine_is, other_is))
+    tied = low.i(Op.IAND, same, earlier)
+    return low.graph.fold(Fold.ISUM, [last + 1], low.i(Op.IOR, ahead, tied))
+
+
+def _last_axis(x: Node, dim: int) -> list[int]:
+    return [*(i for i in range(len(x.shape)) if i != dim), dim]
+
+
+def _sorted_positions(low: Lowering, x: Node, dim: int, largest: bool, count: int) -> Node:
+    """i32: the positions along `dim` of the first `count` in order; of equals, the earlier one first."""
+    last = len(x.shape) - 1
+    order = _last_axis(x, dim)
+    rows = low.graph.permute(x, order)
+    outer, n = rows.shape[:-1], rows.shape[-1]
+    rank = _ranks(low, rows, largest)
     wanted = (*outer, count, n)
     hit = low.test(Op.IEQ, low.graph.reshape(rank, (*outer, 1, n)), low.graph.iota(wanted, last))
     at = low.graph.fold(Fold.ISUM, [last + 1], low.select(hit, low.graph.iota(wanted, last + 1), 0, I32))
@@ -110,6 +129,96 @@ def topk(
     return _ordered(low, x, dim, largest, count)
 
 
+def _chosen(
+    low: Lowering, x: Node, dim: int | None, rank: Callable[[Node, Node, int], Node | int]
+) -> tuple[Node, Node]:
+    """The element of a rank in ascending order along an axis, NaNs last, and its position.
+
+    `rank(rows, ranks, n)` gives the rank of each row, of extent 1.
+    """
+    flat = low.graph.reshape(x, (x.elements,)) if dim is None or not x.shape else x
+    order = _last_axis(flat, (dim or 0) % len(flat.shape))
+    rows = low.graph.permute(flat, order)
+    last, n = len(rows.shape) - 1, rows.shape[-1]
+    ranks = _ranks(low, rows, largest=False, nans=True)
+    hit = low.test(Op.IEQ, ranks, rank(rows, ranks, n))
+    at = low.graph.fold(Fold.ISUM, [last], low.select(hit, low.graph.iota(rows.shape, last), 0, I32))
+    value = gather(low, rows, last, low.graph.reshape(at, (*rows.shape[:-1], 1)))
+    return low.graph.reshape(value, low.shape), low.graph.reshape(at, low.shape)
+
+
+def _nans(low: Lowering, rows: Node) -> Node | int:
+    """The number of NaNs of each row."""
+    if rows.dtype != F32:
+        return 0
+    last = len(rows.shape) - 1
+    count = low.graph.fold(Fold.ISUM, [last], low.negation(low.test(Op.FEQ, rows, rows)))
+    return low.graph.reshape(count, (*rows.shape[:-1], 1))
+
+
+@rule("kthvalue")
+def kthvalue(low: Lowering, x: Node, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Node, Node]:
+    """The k-th smallest, from 1, and its position."""
+    return _chosen(low, x, dim, lambda _rows, _ranks, _n: k - 1)
+
+
+@rule("median.dim")
+def median(low: Lowering, x: Node, dim: int | None, keepdim: bool = False) -> tuple[Node, Node]:
+    """The lower of the middle ones, and its position; the first NaN where there is one."""
+
+    def rank(rows: Node, _ranks: Node, n: int) -> Node | int:
+        nans = _nans(low, rows)
+        return low.select(low.test(Op.ILT, 0, nans), low.i(Op.ISUB, n, nans), (n - 1) // 2, I32)
+
+    return _chosen(low, x, dim, rank)
+
+
+@rule("nanmedian.dim")
+def nanmedian(low: Lowering, x: Node, dim: int | None, keepdim: bool = False) -> tuple[Node, Node]:
+    """The lower of the middle ones that are not NaN, and its position."""
+
+    def rank(rows: Node, _ranks: Node, n: int) -> Node | int:
+        return low.i(Op.ISHR, low.i(Op.IMAX, low.i(Op.ISUB, n - 1, _nans(low, rows)), 0), 1)
+
+    return _chosen(low, x, dim, rank)
+
+
+rule("median")(lambda low, x: median(low, x, None)[0])
+rule("nanmedian")(lambda low, x: nanmedian(low, x, None)[0])
+
+
+@rule("mode")
+def mode(low: Lowering, x: Node, dim: int = -1, keepdim: bool = False) -> tuple[Node, Node]:
+    """The most frequent value, of several the smallest, and its last position."""
+
+    def rank(rows: Node, ranks: Node, n: int) -> Node:
+        last = len(rows.shape) - 1
+        pairs = [low.graph.expand(low.graph.reshape(rows, (*rows.shape[:-1], *shape)), (*rows.shape, n))
+                 for shape in ((n, 1), (1, n))]  # fmt: skip
+        equal = low.test(Op.FEQ if rows.dtype == F32 else Op.IEQ, *pairs)
+        count = low.cast(low.graph.fold(Fold.ISUM, [last + 1], equal), F32)
+        most = low.graph.reshape(low.graph.fold(Fold.MAX, [last], count), (*rows.shape[:-1], 1))
+        candidates = low.select(low.test(Op.FEQ, count, most), low.cast(ranks, F32), float(1 << 24), F32)
+        least = low.graph.reshape(low.graph.fold(Fold.MIN, [last], candidates), (*rows.shape[:-1], 1))
+        return low.graph.apply(Op.F2I, low.f(Op.FSUB, low.f(Op.FADD, least, most), 1.0), dtype=I32)
+
+    return _chosen(low, x, dim, rank)
+
+
+@rule("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
+def isin(
+    low: Lowering, x: Node | float, among: Node | float, assume_unique: bool = False, invert: bool = False
+) -> Node:
+    """True for elements that are one of others."""
+    dtype = F32 if any(isinstance(v, float) or (isinstance(v, Node) and v.dtype == F32) for v in (x, among)) else I32
+    x, among = low.cast(x, dtype), low.cast(among, dtype)
+    pairs = (*x.shape, among.elements)
+    listed = low.graph.reshape(among, (among.elements,))
+    equal = low.test(Op.FEQ if dtype == F32 else Op.IEQ, low.graph.reshape(x, (*x.shape, 1)), listed)
+    count = low.graph.fold(Fold.ISUM, [len(x.shape)], low.graph.expand(equal, pairs))
+    return low.test(Op.IEQ, count, 0) if invert else low.test(Op.ILT, 0, count)
+
+
 @rule("histc")
 def histc(low: Lowering, x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:  # noqa: A002  (torch's)
     """The number of elements in each of `bins` equal parts of [min, max]; others are not counted."""
@@ -121,6 +230,62 @@ def histc(low: Lowering, x: Node, bins: int = 100, min: float = 0, max: float = 
     inside = low.i(Op.IAND, low.test(Op.FLE, float(min), flat), low.test(Op.FLE, flat, float(max)))
     hit = low.i(Op.IAND, low.test(Op.IEQ, low.graph.iota((bins, x.elements), 0), part), inside)
     return low.cast(low.graph.fold(Fold.ISUM, [1], low.graph.expand(hit, (bins, x.elements))), low.dtype)
+
+
+# --- running extrema ---------------------------------------------------------------------------------------
+
+
+def _prefixes(low: Lowering, x: Node, dim: int, beyond: float) -> tuple[Node, list[int]]:
+    """[..., n, n]: row i has the elements up to i, then `beyond`; with the order that puts the axes back."""
+    order = _last_axis(x, dim % len(x.shape))
+    rows = low.graph.permute(x, order)
+    outer, n = rows.shape[:-1], rows.shape[-1]
+    pairs, last = (*outer, n, n), len(outer)
+    not_later = low.test(Op.ILE, low.graph.iota(pairs, last + 1), low.graph.iota(pairs, last))
+    seen = low.graph.expand(low.graph.reshape(rows, (*outer, 1, n)), pairs)
+    return low.select(not_later, seen, beyond, x.dtype), [order.index(i) for i in range(len(order))]
+
+
+def _running_extremum(mode: Fold) -> Callable[..., Any]:
+    def lower(low: Lowering, x: Node, dim: int) -> tuple[Node, Node]:
+        if not x.shape:
+            return x, low.graph.number(0, I32)
+        sign = -1 if mode == Fold.MAX else 1
+        edge: float = sign * (math.inf if x.dtype == F32 else (1 << 31) - 1)
+        seen, back = _prefixes(low, x, dim, edge)
+        last = len(x.shape)
+        shape, low.shape = low.shape, seen.shape[:-1]
+        found = extremum(low, seen, last, mode)
+        low.shape = shape
+        reached = low.test(Op.FEQ if x.dtype == F32 else Op.IEQ, seen, low.graph.reshape(found, (*found.shape, 1)))
+        if x.dtype == F32:
+            reached = low.i(Op.IOR, reached, low.negation(low.test(Op.FEQ, seen, seen)))
+        earlier = low.test(Op.ILE, low.graph.iota(seen.shape, last), low.graph.iota(seen.shape, last - 1))
+        places = low.select(
+            low.i(Op.IAND, reached, earlier), low.cast(low.graph.iota(seen.shape, last), F32), -1.0, F32
+        )
+        at = low.graph.apply(Op.F2I, low.graph.fold(Fold.MAX, [last], places), dtype=I32)
+        return low.graph.permute(found, back), low.graph.permute(at, back)
+
+    return lower
+
+
+rule("cummax")(_running_extremum(Fold.MAX))
+rule("cummin")(_running_extremum(Fold.MIN))
+
+
+@rule("logcumsumexp")
+def logcumsumexp(low: Lowering, x: Node, dim: int) -> Node:
+    """log of the running sums of exp(x), each less its own extreme."""
+    if not x.shape:
+        return x
+    seen, back = _prefixes(low, x, dim, -math.inf)
+    last = len(x.shape)
+    peak = low.graph.fold(Fold.MAX, [last], seen)
+    peak = low.select(low.test(Op.FEQ, low.f(Op.FABS, peak), math.inf), 0.0, peak, F32)
+    apart = low.f(Op.FSUB, seen, low.graph.reshape(peak, (*peak.shape, 1)))
+    sums = low.graph.fold(Fold.SUM, [last], low.f(Op.FEXP, apart))
+    return low.graph.permute(low.f(Op.FADD, low.f(Op.FLOG, sums), peak), back)
 
 
 # --- products ----------------------------------------------------------------------------------------------

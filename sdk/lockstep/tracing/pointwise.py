@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.graph import BOOL, F32, I32, Node
@@ -23,10 +25,12 @@ def _is_float(*xs: Number) -> bool:
 
 @rule("add.Tensor", "add.Scalar")
 def add(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
-    """a + alpha b."""
+    """a + alpha b; a logical or for bools."""
     if low.dtype == F32:
         whole = complement(low, a, b) if alpha == 1 else None
         return whole or low.f(Op.FADD, a, b if alpha == 1 else low.f(Op.FMUL, b, float(alpha)))
+    if low.dtype == BOOL:
+        return low.graph.apply(Op.IOR, low.cast(a, BOOL), low.cast(b, BOOL), dtype=BOOL)
     return low.i(Op.IADD, a, b if alpha == 1 else low.i(Op.IMUL, b, int(alpha)))
 
 
@@ -77,7 +81,7 @@ def floor_divide(low: Lowering, a: Number, b: Number) -> Node:
     return low.i(Op.ISUB, low.i(Op.IDIV, x, y), low.i(Op.IAND, below, inexact))
 
 
-@rule("remainder.Tensor", "remainder.Scalar")
+@rule("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(low: Lowering, a: Number, b: Number) -> Node:
     """a - b floor(a / b)."""
     if _is_float(a, b):
@@ -140,8 +144,8 @@ def rsqrt(low: Lowering, x: Node) -> Node:
 @rule("pow.Tensor_Scalar")
 def power(low: Lowering, x: Node, exponent: float) -> Node:
     """x ** e: by multiplications, roots, or exp(e log x) where x is positive."""
-    if x.dtype != F32 and low.dtype != F32:
-        raise LoweringError("a power of an integer is not supported", hint="multiply instead")
+    if low.dtype != F32:
+        return _integer_power(low, x, low.cast(exponent, I32))
     x = low.cast(x, F32)
     if exponent < 0:
         return low.f(Op.FDIV, 1.0, power(low, x, -exponent))
@@ -159,9 +163,26 @@ def power(low: Lowering, x: Node, exponent: float) -> Node:
     return low.f(Op.FEXP, low.f(Op.FMUL, float(exponent), low.f(Op.FLOG, x)))
 
 
+def _integer_power(low: Lowering, x: Node, exponent: Node) -> Node:
+    """x ** e, by the bits of e. A power beyond 2^31 does not fit, but of -1, 0 and 1, whose powers depend on the last
+    bit; so do those of negative e."""
+    size = low.i(Op.IMAX, exponent, low.i(Op.ISUB, 0, exponent))
+    size = low.select(low.test(Op.ILT, 31, size), low.i(Op.IOR, low.i(Op.IAND, size, 1), 30), size, I32)
+    result, square = low.cast(1, I32), x
+    for bit in range(5):
+        taken = low.i(Op.IAND, low.i(Op.ISHR, size, bit), 1)
+        result = low.i(Op.IMUL, result, low.select(taken, square, 1, I32))
+        square = low.i(Op.IMUL, square, square)
+    unit = low.test(Op.IEQ, low.i(Op.IMUL, x, x), 1)
+    gone = low.i(Op.IAND, low.test(Op.ILT, exponent, 0), low.negation(unit))
+    return low.select(gone, 0, result, I32)
+
+
 @rule("pow.Tensor_Tensor", "pow.Scalar")
 def power_tensor(low: Lowering, x: Number, exponent: Node) -> Node:
     """exp(e log x), for positive x."""
+    if low.dtype != F32:
+        return _integer_power(low, low.cast(x, I32), exponent)
     return low.f(Op.FEXP, low.f(Op.FMUL, exponent, low.f(Op.FLOG, x)))
 
 
@@ -331,18 +352,24 @@ def threshold_backward(low: Lowering, grad: Node, x: Node, threshold: float) -> 
 @rule("round")
 def round_(low: Lowering, x: Node) -> Node:
     """Rounds to the nearest integer, ties to even."""
+    if x.dtype != F32:
+        return x
     return low.rounded(x)
 
 
 @rule("trunc")
 def trunc(low: Lowering, x: Node) -> Node:
     """Rounds towards zero."""
+    if x.dtype != F32:
+        return x
     return low.truncate(x)
 
 
 @rule("floor")
 def floor(low: Lowering, x: Node) -> Node:
     """Rounds towards minus infinity."""
+    if x.dtype != F32:
+        return x
     near = low.rounded(x)
     return low.select(low.test(Op.FLT, x, near), low.f(Op.FSUB, near, 1.0), near, F32)
 
@@ -350,6 +377,8 @@ def floor(low: Lowering, x: Node) -> Node:
 @rule("ceil")
 def ceil(low: Lowering, x: Node) -> Node:
     """Rounds towards plus infinity."""
+    if x.dtype != F32:
+        return x
     near = low.rounded(x)
     return low.select(low.test(Op.FLT, near, x), low.f(Op.FADD, near, 1.0), near, F32)
 
@@ -457,10 +486,22 @@ def _bitwise(op: Op, logical: bool) -> Any:
 
 
 for _name, _op in {"and": Op.IAND, "or": Op.IOR, "xor": Op.IXOR}.items():
-    rule(f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Scalar")(_bitwise(_op, logical=False))
+    rule(*(f"bitwise_{_name}.{form}" for form in ("Tensor", "Scalar", "Scalar_Tensor")))(_bitwise(_op, logical=False))
     rule(f"logical_{_name}")(_bitwise(_op, logical=True))
 for _name, _op in {"lshift": Op.ISHL, "rshift": Op.ISHR}.items():
     rule(f"__{_name}__.Tensor", f"__{_name}__.Scalar")(_bitwise(_op, logical=False))
+
+
+@rule(*(f"bitwise_left_shift.{form}" for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")))
+def left_shift(low: Lowering, x: Number, places: Number) -> Node:
+    """x 2^places; 0 from 32 places on."""
+    return low.select(low.test(Op.ILT, places, 32), low.i(Op.ISHL, x, places), 0, I32)
+
+
+@rule(*(f"bitwise_right_shift.{form}" for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")))
+def right_shift(low: Lowering, x: Number, places: Number) -> Node:
+    """x / 2^places, rounded down."""
+    return low.i(Op.ISHR, x, low.i(Op.IMIN, places, 31))
 
 
 # --- copies and casts --------------------------------------------------------------------------------------
@@ -473,8 +514,10 @@ def to_copy(low: Lowering, x: Node, *_args: Any, **_kwargs: Any) -> Node:
 
 
 @rule("view.dtype")
-def view_dtype(low: Lowering, x: Node, _dtype: Any) -> Node:
+def view_dtype(low: Lowering, x: Node, dtype: Any) -> Node:
     """The same 32-bit words read as another dtype."""
+    if dtype not in (torch.float32, torch.int32):
+        raise LoweringError(f"words read as {dtype}", hint="read words of 32 bits as float32 or int32")
     return low.graph.bitcast(x, low.dtype)
 
 

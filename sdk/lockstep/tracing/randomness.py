@@ -1,6 +1,7 @@
 """Rules: numbers that torch would draw from its generator, by Philox words of the job.
 
-A uniform number is the upper 24 bits of a word, divided by 2^24.
+A uniform number is the upper 24 bits of a word, divided by 2^24. What needs one that is neither 0 nor 1 takes its upper
+23 bits and a half, or where small numbers decide, 31 bits and a half.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ import math
 from typing import Any
 
 from lockstep.numerics.scalar import Op
-from lockstep.tracing.graph import F32, Node
+from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.activations import leaky_relu, leaky_relu_backward, log1p
+from lockstep.tracing.graph import BOOL, F32, Node
 from lockstep.tracing.lowering import Lowering, rule
-from lockstep.tracing.pointwise import cos
+from lockstep.tracing.ordering import argmax, topk
+from lockstep.tracing.pointwise import Number, ceil, cos, sin
+from lockstep.tracing.reductions import total
 
 FIRST_STREAM = 3 << 29
 """Stream of the first draw of a Program; the others follow, in the graph's order. Dropout's lie below."""
@@ -36,13 +41,53 @@ def _normal(low: Lowering, shape: tuple[int, ...]) -> Node:
     return low.f(Op.FMUL, radius, cos(low, low.f(Op.FMUL, 2 * math.pi, _uniform(low, shape))))
 
 
-@rule("rand", "rand_like")
+def _open(low: Lowering, shape: tuple[int, ...]) -> Node:
+    """Strictly between 0 and 1, in 2^23 equal steps."""
+    bits = low.i(Op.IAND, low.i(Op.ISHR, _words(low, shape), 9), (1 << 23) - 1)
+    return low.f(Op.FMUL, low.f(Op.FADD, low.cast(bits, F32), 0.5), 2.0**-23)
+
+
+def _waiting(low: Lowering, shape: tuple[int, ...]) -> Node:
+    """Exponential of mean 1, above 0: small numbers, which decide who is first, in steps of 2^-31."""
+    bits = low.i(Op.IAND, _words(low, shape), (1 << 31) - 1)
+    u = low.f(Op.FMUL, low.f(Op.FADD, low.cast(bits, F32), 0.5), 2.0**-31)
+    return low.f(Op.FNEG, log1p(low, low.f(Op.FNEG, u)))
+
+
+def _below(low: Lowering, shape: tuple[int, ...], count: int) -> Node:
+    """0 .. count - 1: the upper half of a word times the count (Lemire 2019, section 3, without its rejection).
+
+    No number is more likely than another by more than count / 2^32 of it.
+    """
+    if not 0 < count <= 1 << 31:
+        raise LoweringError(f"a draw out of {count} integers is not supported", hint="use bounds at most 2^31 apart")
+
+    def upper(x: Node) -> Node:
+        return low.i(Op.IAND, low.i(Op.ISHR, x, 16), 0xFFFF)
+
+    # As unsigned 32-bit numbers, no sum below overflows.
+    words = _words(low, shape)
+    w_high, w_low = upper(words), low.i(Op.IAND, words, 0xFFFF)
+    n_high, n_low = count >> 16, count & 0xFFFF
+    first = low.i(Op.IADD, low.i(Op.IMUL, w_high, n_low), upper(low.i(Op.IMUL, w_low, n_low)))
+    if not n_high:
+        return upper(first)
+    second = low.i(Op.IADD, low.i(Op.IMUL, w_low, n_high), low.i(Op.IAND, first, 0xFFFF))
+    high = low.i(Op.IADD, low.i(Op.IMUL, w_high, n_high), upper(first))
+    return low.i(Op.IADD, high, upper(second))
+
+
+def _integers(low: Lowering, start: int, end: int) -> Node:
+    return low.cast(low.i(Op.IADD, _below(low, low.shape, int(end) - int(start)), int(start)), low.dtype)
+
+
+@rule("rand", "rand.generator", "rand_like", "rand_like.generator")
 def rand(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
     """Uniform in [0, 1)."""
     return _uniform(low, low.shape)
 
 
-@rule("randn", "randn_like")
+@rule("randn", "randn.generator", "randn_like", "randn_like.generator")
 def randn(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
     """Normal, of mean 0 and variance 1."""
     return _normal(low, low.shape)
@@ -78,3 +123,164 @@ def bernoulli_p(low: Lowering, _x: Node, p: float = 0.5, **_kwargs: Any) -> Node
 def bernoulli(low: Lowering, x: Node, p: Node | None = None, **_kwargs: Any) -> Node:
     """Draws 1 with the probability that the input's element gives, else 0."""
     return low.cast(low.test(Op.FLT, _uniform(low, low.shape), x if p is None else p), low.dtype)
+
+
+# --- integers ----------------------------------------------------------------------------------------------
+
+
+@rule("randint", "randint.generator")
+def randint(low: Lowering, end: int, *_args: Any, **_kwargs: Any) -> Node:
+    """Uniform in 0 .. end - 1."""
+    return _integers(low, 0, end)
+
+
+@rule("randint.low", "randint.low_generator")
+def randint_from(low: Lowering, start: int, end: int, *_args: Any, **_kwargs: Any) -> Node:
+    """Uniform in start .. end - 1."""
+    return _integers(low, start, end)
+
+
+@rule("randint_like", "randint_like.generator")
+def randint_like(low: Lowering, _x: Node, end: int, *_args: Any, **_kwargs: Any) -> Node:
+    """Uniform in 0 .. end - 1."""
+    return _integers(low, 0, end)
+
+
+@rule("randint_like.low_dtype", "randint_like.low_generator_dtype")
+def randint_like_from(low: Lowering, _x: Node, start: int, end: int, *_args: Any, **_kwargs: Any) -> Node:
+    """Uniform in start .. end - 1."""
+    return _integers(low, start, end)
+
+
+@rule("randperm", "randperm.generator")
+def randperm(low: Lowering, count: int, **_kwargs: Any) -> Node:
+    """A permutation: the order of as many words, equal ones in their own (Knuth 1969, section 3.4.2)."""
+    return low.cast(topk(low, _words(low, (count,)), count, largest=False)[1], low.dtype)
+
+
+@rule("multinomial")
+def multinomial(low: Lowering, weights: Node, count: int, replacement: bool = False, **_kwargs: Any) -> Node:
+    """Positions by weight: the largest of weights over exponential numbers (Efraimidis and Spirakis 2006, algorithm A).
+
+    With replacement each position takes numbers of its own.
+    """
+    last = len(weights.shape) - 1
+    if replacement or count == 1:
+        *rows, n = weights.shape
+        each = low.graph.reshape(weights, (*rows, 1, n))
+        return argmax(low, low.f(Op.FDIV, each, _waiting(low, (*rows, count, n))), last + 1)
+    return topk(low, low.f(Op.FDIV, weights, _waiting(low, weights.shape)), count, last)[1]
+
+
+# --- other distributions -----------------------------------------------------------------------------------
+
+
+def _scaled(low: Lowering, mean: Number, std: Number) -> Node:
+    return low.f(Op.FADD, low.f(Op.FMUL, _normal(low, low.shape), std), mean)
+
+
+@rule("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "normal.float_float")
+def normal_of(low: Lowering, mean: Number, std: Number = 1.0, *_args: Any, **_kwargs: Any) -> Node:
+    """Normal, of means and standard deviations."""
+    return _scaled(low, mean, std)
+
+
+@rule("log_normal")
+def log_normal(low: Lowering, _x: Node, mean: float = 1, std: float = 2, **_kwargs: Any) -> Node:
+    """exp of a normal number."""
+    return low.f(Op.FEXP, _scaled(low, float(mean), float(std)))
+
+
+@rule("cauchy")
+def cauchy(low: Lowering, _x: Node, median: float = 0, sigma: float = 1, **_kwargs: Any) -> Node:
+    """median + sigma tan(pi (u - 1/2)), by the distance from the pole (Devroye 1986, section II.2.1)."""
+    apart = low.f(Op.FSUB, _open(low, low.shape), 0.5)
+    angle = low.f(Op.FMUL, math.pi, low.f(Op.FSUB, 0.5, low.f(Op.FABS, apart)))
+    size = low.f(Op.FMUL, float(sigma), low.f(Op.FDIV, cos(low, angle), sin(low, angle)))
+    return low.f(Op.FADD, float(median), low.select(low.test(Op.FLT, apart, 0.0), low.f(Op.FNEG, size), size, F32))
+
+
+@rule("geometric")
+def geometric(low: Lowering, _x: Node, p: float, **_kwargs: Any) -> Node:
+    """The number of trials up to the first success: log(u) / log(1 - p), rounded up (Devroye 1986, section X.2)."""
+    trials = low.f(Op.FMUL, low.f(Op.FLOG, _open(low, low.shape)), 1 / math.log1p(-p) if p < 1 else 0.0)
+    return low.cast(low.f(Op.FMAX, ceil(low, trials), 1.0), low.dtype)
+
+
+_TRIES = 6
+
+
+@rule("_standard_gamma")
+def standard_gamma(low: Lowering, shape: Node, **_kwargs: Any) -> Node:
+    """Gamma of scale 1 (Marsaglia and Tsang 2000, section 2): the first of six candidates that is accepted.
+
+    Fewer than one in 2 x 10^8 numbers is the sixth without being accepted. Below a shape of 1, the number of one more
+    is multiplied by u^(1 / shape).
+    """
+    small = low.test(Op.FLT, shape, 1.0)
+    d = low.f(Op.FSUB, low.select(small, low.f(Op.FADD, shape, 1.0), shape, F32), 1 / 3)
+    c = low.f(Op.FDIV, 1.0, low.f(Op.FSQRT, low.f(Op.FMUL, 9.0, d)))
+    result, found = low.cast(0.0, F32), low.cast(False, BOOL)
+    for turn in range(_TRIES):
+        x = _normal(low, low.shape)
+        root = low.f(Op.FFMA, c, x, 1.0)
+        v = low.f(Op.FMUL, low.f(Op.FMUL, root, root), root)
+        log_v = low.f(Op.FLOG, low.f(Op.FMAX, v, 1e-30))
+        bound = low.f(
+            Op.FFMA, d, low.f(Op.FADD, low.f(Op.FSUB, 1.0, v), log_v), low.f(Op.FMUL, low.f(Op.FMUL, 0.5, x), x)
+        )
+        accepted = low.i(
+            Op.IAND, low.test(Op.FLT, low.f(Op.FLOG, _open(low, low.shape)), bound), low.test(Op.FLT, 0.0, v)
+        )
+        value = low.f(Op.FMUL, d, low.f(Op.FMAX, v, 1e-30))
+        result = low.select(found, result, value, F32) if turn else value
+        found = low.i(Op.IOR, found, accepted) if turn else accepted
+    boost = low.f(Op.FEXP, low.f(Op.FDIV, low.f(Op.FLOG, _open(low, low.shape)), shape))
+    return low.f(Op.FMUL, result, low.select(small, boost, 1.0, F32))
+
+
+@rule("_sample_dirichlet")
+def sample_dirichlet(low: Lowering, shape: Node, **_kwargs: Any) -> Node:
+    """Gamma numbers over their sum (Devroye 1986, section XI.4.1)."""
+    parts = standard_gamma(low, shape)
+    return low.f(Op.FDIV, parts, total(low, parts, [len(shape.shape) - 1]))
+
+
+# --- layers ------------------------------------------------------------------------------------------------
+
+
+@rule("rrelu_with_noise_functional")
+def rrelu(
+    low: Lowering, x: Node, noise: Node, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_args: Any
+) -> tuple[Node, Node]:
+    """x above zero, else x times a slope: uniform between two in training, else their mean (Xu 2015, section 2.4)."""
+    if not training:
+        return leaky_relu(low, x, (lower + upper) / 2), noise
+    drawn = low.f(Op.FADD, low.f(Op.FMUL, _uniform(low, x.shape), float(upper - lower)), float(lower))
+    slope = low.select(low.test(Op.FLE, x, 0.0), drawn, 1.0, F32)
+    return low.f(Op.FMUL, x, slope), slope
+
+
+@rule("rrelu_with_noise_backward")
+def rrelu_backward(
+    low: Lowering, grad: Node, x: Node, noise: Node, lower: float, upper: float, training: bool, is_result: bool
+) -> Node:
+    """grad times the slope that was drawn."""
+    if training and upper - lower > 1e-6:
+        return low.f(Op.FMUL, grad, noise)
+    return leaky_relu_backward(low, grad, x, (lower + upper) / 2, is_result)
+
+
+@rule("native_dropout")
+def native_dropout(low: Lowering, x: Node, p: float, training: bool | None) -> tuple[Node, Node]:
+    """x, each element kept with probability 1 - p and divided by it, else 0; with what is kept."""
+    if training is False:
+        return x, low.graph.number(1, BOOL, x.shape)
+    kept = low.test(Op.FLT, _uniform(low, x.shape), round((1 - p) * (1 << _BITS)) / (1 << _BITS))
+    return low.select(kept, low.f(Op.FMUL, x, 1 / (1 - p) if p < 1 else 0.0), 0.0, F32), kept
+
+
+@rule("native_dropout_backward")
+def native_dropout_backward(low: Lowering, grad: Node, kept: Node, scale: float) -> Node:
+    """grad times the scale where the element was kept, else 0."""
+    return low.select(kept, low.f(Op.FMUL, grad, float(scale)), 0.0, F32)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from lockstep.numerics.scalar import Op
 from lockstep.numerics.tables import width_of
-from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import CODES, Fold
 from lockstep.tracing.graph import BOOL, F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
+from lockstep.tracing.pointwise import power
 
 
 def kept(low: Lowering, x: Node, axes: Sequence[int], folded: Node) -> Node:
@@ -66,6 +66,25 @@ def _integer_extremum(low: Lowering, x: Node, axes: Sequence[int], mode: Fold) -
     beyond = -1.0 if mode == Fold.MAX else float(1 << 16)
     lower = low.graph.fold(mode, axes, low.select(reached, rest, beyond, F32))
     return low.i(Op.IOR, low.i(Op.ISHL, peak, 16), low.graph.apply(Op.F2I, lower, dtype=I32))
+
+
+@rule("aminmax")
+def aminmax(low: Lowering, x: Node, *, dim: int | None = None, keepdim: bool = False) -> tuple[Node, Node]:
+    """The smallest and the largest over an axis, or over all."""
+    return extremum(low, x, dim, Fold.MIN), extremum(low, x, dim, Fold.MAX)
+
+
+@rule("nansum")
+def nansum(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwargs: Any) -> Node:
+    """A sum of what is not NaN."""
+    return sum_(low, low.select(low.test(Op.FEQ, x, x), x, 0.0, F32) if x.dtype == F32 else x, dims)
+
+
+@rule("count_nonzero", "count_nonzero.dim_IntList")
+def count_nonzero(low: Lowering, x: Node, dims: Any = None) -> Node:
+    """The number of elements that are not zero."""
+    axes, hit = low.axes(x, dims), low.cast(x, BOOL)
+    return low.graph.reshape(low.graph.fold(Fold.ISUM, axes, hit) if axes else low.cast(hit, I32), low.shape)
 
 
 @rule("any", "any.dim", "any.dims")
@@ -128,21 +147,26 @@ def std_mean(
 
 @rule("norm.Scalar", "norm.ScalarOpt_dim")
 def norm(low: Lowering, x: Node, order: float | None = 2, dims: Any = None, keepdim: bool = False) -> Node:
-    """The 1-, 2- or infinity-norm over some axes."""
+    """A norm over some axes."""
     return vector_norm(low, x, 2 if order is None else order, dims, keepdim)
 
 
 @rule("linalg_vector_norm")
 def vector_norm(low: Lowering, x: Node, order: float = 2, dims: Any = None, keepdim: bool = False, **_k: Any) -> Node:
-    """The 1-, 2- or infinity-norm over some axes."""
+    """(sum of |x|^order)^(1 / order) over some axes; the number of what is not zero, or an extreme of |x|."""
     axes = low.axes(x, dims)
     if order == 2:
         return low.graph.reshape(low.f(Op.FSQRT, total(low, low.f(Op.FMUL, x, x), axes)), low.shape)
-    if order == 1:
-        return low.graph.reshape(total(low, low.f(Op.FABS, x), axes), low.shape)
-    if order == float("inf"):
-        return low.graph.reshape(low.graph.fold(Fold.MAX, axes, low.f(Op.FABS, x)), low.shape)
-    raise LoweringError(f"a {order}-norm is not supported", hint="use the 1-, 2- or infinity-norm")
+    size = low.f(Op.FABS, x)
+    if order in (inf, -inf):
+        mode = Fold.MAX if order > 0 else Fold.MIN
+        return low.graph.reshape(low.graph.fold(mode, axes, size) if axes else size, low.shape)
+    if order == 0:
+        counted = low.cast(low.negation(low.test(Op.FEQ, x, 0.0)), F32)
+        return low.graph.reshape(total(low, counted, axes), low.shape)
+    powers = size if order == 1 else power(low, size, order)
+    sums = total(low, powers, axes)
+    return low.graph.reshape(sums if order == 1 else power(low, sums, 1 / order), low.shape)
 
 
 @rule("cumsum")
@@ -231,12 +255,16 @@ def dequantised(low: Lowering, codes: Node, scales: Node, width: int, terms: int
     return low.graph.slice(flat, len(rows), 0, terms)
 
 
+def _whole_product(low: Lowering, a: Node, b: Node) -> Node:
+    """A product of integer matrices: every product of two elements is stored."""
+    left, right = _rows(low, low.cast(a, I32), low.cast(b, I32))
+    return low.graph.fold(Fold.ISUM, [len(a.shape)], low.i(Op.IMUL, left, right))
+
+
 @rule("mm", "bmm")
 def mm(low: Lowering, a: Node, b: Node) -> Node:
     """A matrix product, or a batch of them."""
-    if low.dtype != F32:
-        raise LoweringError("a product of integer matrices is not supported", hint="convert to float32 first")
-    return chosen_product(low, a, b)
+    return chosen_product(low, a, b) if low.dtype == F32 else _whole_product(low, a, b)
 
 
 @rule("addmm", "baddbmm")

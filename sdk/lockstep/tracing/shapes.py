@@ -295,6 +295,12 @@ def linspace(low: Lowering, start: float, end: float, steps: int, **_kwargs: Any
     return low.graph.const(F32, low.shape, np.linspace(start, end, steps).astype("<f4").tobytes())
 
 
+@rule("logspace")
+def logspace(low: Lowering, start: float, end: float, steps: int, base: float = 10.0, **_kwargs: Any) -> Node:
+    """`steps` powers of the base, of exponents from start to end, each rounded once."""
+    return low.graph.const(F32, low.shape, (base ** np.linspace(start, end, steps)).astype("<f4").tobytes())
+
+
 @rule("eye", "eye.m")
 def eye(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
     """Creates a matrix with ones on the diagonal."""

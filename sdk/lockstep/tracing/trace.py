@@ -33,6 +33,7 @@ from lockstep.tracing import (  # noqa: F401  (each fills the table of rules)
     reductions,
     resampling,
     shapes,
+    special,
     windows,
 )
 from lockstep.tracing import graph as g

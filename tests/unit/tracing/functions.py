@@ -15,6 +15,8 @@ from tests.unit.tracing.windows import images, lines
 
 A = torch.ops.aten
 logger = logging.getLogger(__name__)
+N = 24
+IN = torch.tensor([5, -7, 0, 3, 12, -1, 3])
 CLASSES = torch.tensor([3, 0, 5, 2])
 PIXELS = torch.tensor([[[3, 0, 2], [1, 1, 0], [2, 3, 1]], [[0, 0, 1], [3, 2, 2], [1, 0, 3]]])
 AT = torch.tensor([[2, 0], [1, 5], [3, 3], [0, 1]])
@@ -62,7 +64,40 @@ GRADIENTS: dict[str, Case] = {
     "glu glu_backward": lambda x: chain(x, lambda y: F.glu(m(y)), lambda y: F.glu(m(y), 0)),
     "fmod.Scalar fmod.Tensor": lambda x: A.fmod.Scalar(3 * x, 0.75) + A.fmod.Tensor(3 * x, x.flip(0).detach() ** 2 + 1),
     "nan_to_num": lambda x: A.nan_to_num(x * x, 0.0, 1.0, -1.0),
+    "celu": lambda x: chain(x, lambda y: F.celu(3 * y, 1.3), F.celu),
+    "hardshrink hardshrink_backward": lambda x: F.hardshrink(x, 0.3),
+    "softshrink softshrink_backward": lambda x: F.softshrink(x, 0.3),
+    "threshold": lambda x: F.threshold(x * x, 0.4, -1.5),
+    "rrelu_with_noise_backward": lambda x: F.rrelu(x, 0.1, 0.4, training=False),
+    # special functions
+    "mvlgamma": lambda x: torch.mvlgamma(x * x + 2, 3),
+    "digamma polygamma": lambda x: torch.digamma(x * x + 0.4) + torch.polygamma(2, x * x + 0.5),
+    "lgamma": lambda x: chain(x, lambda y: torch.lgamma(3 * y * y + 0.2), lambda y: torch.lgamma(-0.8 * unit(y) - 0.1)),
+    "erfinv special_ndtri": lambda x: torch.erfinv(1.9 * unit(x) - 0.95) + torch.special.ndtri(unit(x)),
+    "special_erfcx special_log_ndtr": lambda x: torch.special.erfcx(x) + torch.special.log_ndtr(2 * x),
+    "i0 special_i1": lambda x: torch.i0(x) + torch.special.i1(x),
+    "special_i0e special_i1e": lambda x: torch.special.i0e(4 * x) * torch.special.i1e(x),
+    "special_entr": lambda x: torch.special.entr(x * x + 0.5),
+    "logit logit_backward": lambda x: chain(x, lambda y: torch.logit(unit(y)), lambda y: torch.logit(y, 0.1)),
+    "xlogy.Scalar_Self xlogy.Scalar_Other": lambda x: torch.xlogy(2.5, x * x + 0.5) + torch.xlogy(x, 2.5),
+    "special_xlog1py": lambda x: torch.special.xlog1py(x, x * x),
+    "special_xlog1py.self_scalar special_xlog1py.other_scalar": lambda x: (
+        torch.special.xlog1py(2.5, x * x) + torch.special.xlog1py(x, 2.5)
+    ),
+    "logaddexp2": lambda x: torch.logaddexp2(x, 3 * x.flip(0)),
+    "ldexp.Tensor": lambda x: torch.ldexp(x, torch.arange(N) - 9),
+    "hypot dist": lambda x: torch.hypot(x, 2 * x.flip(0)) * torch.dist(x, x * x),
+    "sinc": lambda x: torch.sinc(x),
+    "deg2rad rad2deg": lambda x: torch.deg2rad(90 * x) * torch.rad2deg(x / 90),
+    "frac": lambda x: torch.frac(3 * x),
+    "copysign.Tensor copysign.Scalar": lambda x: torch.copysign(x, x.flip(0)) * torch.copysign(2 * x, -1.0),
+    "fmax fmin": lambda x: torch.fmax(x, x.flip(0)) + torch.fmin(2 * x, x * x),
     # losses
+    "soft_margin_loss soft_margin_loss_backward": lambda x: chain(
+        x,
+        lambda y: F.soft_margin_loss(y, 2.0 * (y.flip(0) > 0) - 1),
+        lambda y: F.soft_margin_loss(y, 2.0 * (y.flip(0) > 0) - 1, reduction="none"),
+    ),
     "smooth_l1_loss smooth_l1_loss_backward": lambda x: chain(
         x,
         lambda y: F.smooth_l1_loss(y, y.flip(0).detach()),
@@ -124,6 +159,13 @@ GRADIENTS: dict[str, Case] = {
         x, lambda y: torch._weight_norm(m(y), y[:4].view(4, 1), 0), lambda y: torch._weight_norm(m(y), m(y)[:1], 1)
     ),
     "cumprod": lambda x: m(x).cumprod(1),
+    "aminmax": lambda x: chain(x, lambda y: torch.stack(y.aminmax()), lambda y: m(y).aminmax(dim=1).max),
+    "nansum": lambda x: torch.nansum(m(x).masked_fill(m(x) > 1, float("nan")), 1),
+    "cummax cummin": lambda x: m(x).cummax(1).values * m(x).cummin(0).values,
+    "logcumsumexp": lambda x: chain(x, lambda y: (3 * m(y)).logcumsumexp(1), lambda y: m(y).logcumsumexp(0)),
+    "median median.dim": lambda x: x.median() * m(x).median(1).values,
+    "nanmedian nanmedian.dim": lambda x: x.nanmedian() * m(x).nanmedian(0).values,
+    "kthvalue mode": lambda x: m(x).kthvalue(2, 1).values * (m(x) * 2).mode(1).values,
     # indexing
     "scatter_reduce.two": lambda x: chain(
         x,
@@ -167,6 +209,49 @@ GRADIENTS: dict[str, Case] = {
 }  # fmt: skip
 
 VALUES: dict[str, Case] = {
+    "signbit heaviside": lambda x: [
+        torch.signbit(torch.stack([x, 0 * x])).to(x.dtype),
+        torch.heaviside(x.relu().detach(), 0 * x.detach() + 0.5),
+        torch.heaviside(torch.arange(3) - 1, torch.tensor(5)).to(x.dtype),
+    ],
+    "isposinf isneginf": lambda x: [f(x / (x > 0)).to(x.dtype) for f in (torch.isposinf, torch.isneginf)],
+    "round.decimals": lambda x: [x.detach().round(decimals=2), (999 * x.detach()).round(decimals=-1)],
+    "remainder.Scalar_Tensor": lambda x: [
+        torch.remainder(2.5, x.detach() ** 2 + 0.4), torch.remainder(7, IN.abs() + 1).to(x.dtype)
+    ],
+    "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar": lambda x: [
+        y.to(x.dtype)
+        for y in (IN**3, IN**0, IN ** IN.abs().clamp(max=4), 2**IN, (-1) ** (IN + 40), IN.sign() ** (IN - 40))
+    ],
+    "bitwise_and.Scalar_Tensor bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor": lambda x: [
+        f(6, IN).to(x.dtype) for f in (torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor)
+    ],
+    "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_left_shift.Scalar_Tensor": lambda x: [
+        f(a, b).to(x.dtype) for f in (torch.bitwise_left_shift,) for a, b in ((IN, IN.abs()), (IN, 3), (5, IN.abs()))
+    ],
+    "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor": lambda x: [
+        f(a, b).to(x.dtype)
+        for f in (torch.bitwise_right_shift,)
+        for a, b in ((99 * IN, IN.abs()), (IN, 40), (-300, IN.abs() * 9))
+    ],
+    "count_nonzero count_nonzero.dim_IntList": lambda x: [
+        y.to(x.dtype)
+        for y in (x.relu().count_nonzero(), A.count_nonzero.dim_IntList(m(x) > 0, [1]), IN.count_nonzero())
+    ],
+    "isin.Tensor_Tensor isin.Tensor_Scalar isin.Scalar_Tensor": lambda x: [
+        y.to(x.dtype)
+        for y in (torch.isin(IN, IN[:2]), torch.isin(IN, 3, invert=True), torch.isin(3, IN), torch.isin(x, x[:3] + 0))
+    ],
+    "searchsorted.Tensor searchsorted.Scalar bucketize.Scalar": lambda x: [
+        torch.searchsorted(torch.tensor([-0.5, 0.0, 0.5]), m(x)).to(x.dtype),
+        torch.searchsorted(m(x).sort(1).values, m(x), side="right").to(x.dtype),
+        torch.searchsorted(m(x), m(x).flip(0), sorter=m(x).argsort(1)).to(x.dtype),
+        torch.searchsorted(IN.sort().values, IN, right=True).to(x.dtype),
+        torch.searchsorted(x.sort().values, 0.1).to(x.dtype),
+        torch.bucketize(0.1, x.sort().values).to(x.dtype),
+    ],
+    "logspace": lambda x: [torch.logspace(-1, 2, 7)],
+    "native_dropout_backward": lambda x: [A.native_dropout_backward(x.detach(), x > 0, 2.0)],
     "isinf": lambda x: [(x / (x > 0)).isinf().to(x.dtype)],
     "empty_strided new_empty_strided empty_permuted": lambda x: [
         torch.empty_strided((2, 3), (3, 1)).fill_(2.0),
@@ -189,7 +274,14 @@ VALUES: dict[str, Case] = {
         y.to(x.dtype) for y in ((x.detach() * 1e6).to(torch.int32).max(), (m(x.detach()) * 1e6).to(torch.int32).amin(1))
     ],
 }  # fmt: skip
-RANDOM = "rand rand_like randn randn_like uniform normal_functional exponential bernoulli.p bernoulli bernoulli.Tensor"
+RANDOM = (
+    "rand rand_like randn randn_like uniform normal_functional exponential bernoulli.p bernoulli bernoulli.Tensor "
+    "randint randint.low randint_like randint_like.low_dtype randperm multinomial "
+    "normal.Tensor_Tensor normal.Tensor_float normal.float_Tensor normal.float_float log_normal cauchy geometric "
+    "rand.generator rand_like.generator randn.generator randn_like.generator randint.generator randint.low_generator "
+    "randint_like.generator randint_like.low_generator_dtype randperm.generator "
+    "_standard_gamma _sample_dirichlet rrelu_with_noise_functional native_dropout"
+)
 """Rules that draw: `test_randomness.py` checks them."""
 
 

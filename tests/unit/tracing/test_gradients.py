@@ -350,8 +350,9 @@ def test_value_is_float64_s_by_the_rules_that_a_case_is_named_by_and_has_no_slop
 
 def test_every_rule_is_checked() -> None:
     differentiated, valued = (set().union(*map(names, t)) for t in (dict(ALL_GRADIENTS), dict(ALL_VALUES)))
-    # Extrema of integers have no gradient, those of floats have one.
-    assert differentiated & valued == names("max amin"), "a rule either has a gradient or has none"
+    # Extrema and powers of integers have no gradient, those of floats have one.
+    both_ways = names("max amin pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar")
+    assert differentiated & valued == both_ways, "a rule either has a gradient or has none"
     rules = {name for name in RULES if not name.startswith("lockstep.")}
     assert differentiated | valued | names(functions.RANDOM) == rules, "every rule, and nothing that is none"
 
