@@ -160,7 +160,7 @@ class Network:
     def _repr_html_(self) -> str:
         jobs = [(short(handle.id), f"{handle.status()['status']}, of {who}") for handle, who in self.jobs()[:SHOWN]]
         places = [("chain", self.contracts.addresses.chain_id), ("market", self.contracts.addresses.market)]
-        return markup.table("market", [*places, ("storage", self.store.url), *jobs])
+        return markup.table("market", [*places, ("storage", self.store.name), *jobs])
 
     @cached_property
     def account(self) -> LocalAccount:

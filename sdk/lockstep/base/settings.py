@@ -37,7 +37,7 @@ class Settings:
 
     rpc: str = field(repr=False)
     """URLs, by commas; each may hold a key: `base.redaction.redacted` says what of it may be shown."""
-    storage: str
+    storage: str = field(repr=False)
     deployment: str
     home: str
     password_file: str
@@ -193,6 +193,8 @@ DEFAULTS: dict[str, Any] = {
 RENAMED = {"confirmations": "finality"}
 """Settings of an earlier version, whose homes still name them, by what they are called now."""
 FOLDER_FILE = "lockstep.toml"
+URLS = ("rpc", "rpc_check", "storage", "coordinator")
+"""Settings that may hold a key."""
 NETWORK = "network"
 """Names a market (`base.networks`, `base.published`), which stands for several settings."""
 
@@ -218,6 +220,8 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
     refuse_unknown(user, [*DEFAULTS, NETWORK], str(config))
     sources += [_network([*sources, user], role), user, DEFAULTS]
     values: dict[str, Any] = {}
+    for name in URLS:
+        hide(str(next(source[name] for source in sources if name in source)))
     for name, default in DEFAULTS.items():
         value = next(source[name] for source in sources if name in source)
         try:
@@ -240,8 +244,9 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
     if not DEVICE.fullmatch(values["device"]):
         raise UsageError(f"device is {values['device']!r}", hint="auto, cpu, cuda:0, cuda:1, ..., or emulated")
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
-        raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
-    hide(f"{values['rpc']},{values['rpc_check']}")
+        raise UsageError(
+            f"coordinator is {redacted(values['coordinator'])}", hint="an http(s) URL, or nothing: none is needed"
+        )
     return Settings(**values)
 
 

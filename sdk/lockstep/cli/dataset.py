@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from lockstep.base.lines import say
-from lockstep.base.settings import resolve
 from lockstep.cli.options import Commands, Json, Storage
 from lockstep.cli.output import emit
+from lockstep.cli.storage import storage_url
 
 app = Commands(name="dataset", help="Datasets of tokens.", no_args_is_help=True)
 
@@ -35,7 +34,7 @@ def build(
 
     recipe = Recipe(Tokenizer.read(tokenizer).data, separator, checked_side(side), unknown)
     dataset = token_dataset(documents_of(texts, side), recipe, row_tokens=row_tokens)
-    with open_store(_url(storage)) as store:
+    with open_store(storage_url(storage)) as store:
         cid = store_dataset(store, dataset)
     data = {
         "cid": cid, "root": dataset.root.hex(), "rows": dataset.row_count, "row_tokens": dataset.row_tokens,
@@ -55,16 +54,10 @@ def verify(
     from lockstep.storage import load_dataset, load_manifest, open_store
     from lockstep.training import tokens
 
-    with open_store(_url(storage)) as store:
+    with open_store(storage_url(storage)) as store:
         dataset = load_dataset(store, cid)
         link = load_manifest(store, cid).tokenizer
         recipe = None if link is None else link.recipe(store)
     tokens.verify(dataset, texts, recipe)
     data = {"cid": cid, "root": dataset.root.hex(), "rows": dataset.row_count, "matches": True}
     emit(data, as_json, text=f"{dataset.row_count} rows are the tokens of {texts}")
-
-
-def _url(storage: str | None) -> str:
-    url = resolve(storage=storage).storage
-    say(f"storage: {url}")
-    return url

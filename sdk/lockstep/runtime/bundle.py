@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.base.machine import memory
 from lockstep.base.redaction import HIDDEN, hide, redacted, scrubbed, spellings_of, urls_of
+from lockstep.base.settings import URLS
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, load_account, load_node_key
 from lockstep.chain.rpc import connect
@@ -58,7 +59,7 @@ class Cleaner:
     def of(settings: Settings) -> Cleaner:
         """Returns the cleaner for a home's keys and password, and for the URLs that the settings name."""
         for urls in (settings.rpc, settings.rpc_check, settings.storage, settings.coordinator):
-            if "://" in urls and not urls.startswith("dir:"):
+            if "://" in urls:
                 hide(urls)
         home, secrets = settings.home_path, set[bytes]()
         for file in (Path(settings.password_file).expanduser(), home / NODE_KEY):
@@ -140,11 +141,8 @@ def versions() -> dict[str, Any]:
 
 def settings_of(settings: Settings) -> dict[str, Any]:
     """Every setting; of URLs the host alone, of the password the file's name."""
-    shown = {name: value for name, value in settings.__dict__.items() if name not in ("rpc", "rpc_check")}
-    for name in ("storage", "coordinator"):
-        if not shown[name].startswith(("dir://", "/ip4/", "/ip6/", "/dns")):
-            shown[name] = redacted(shown[name]) if shown[name] else ""
-    return {"rpc": redacted(settings.rpc), "rpc_check": redacted(settings.rpc_check or ""), **shown}
+    shown = {name: redacted(getattr(settings, name)) if getattr(settings, name) else "" for name in URLS}
+    return settings.__dict__ | shown
 
 
 def outbox_of(settings: Settings) -> list[dict[str, Any]]:

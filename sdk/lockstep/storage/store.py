@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Literal, Self, cast
 from lockstep.base.decoding import from_cbor, refusing
 from lockstep.base.files import write_atomically
 from lockstep.base.machine import memory
+from lockstep.base.redaction import redacted
 from lockstep.base.settings import cache_directory, resolve
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, Unreachable, UsageError
 from lockstep.protocol.types import Cid
@@ -48,7 +49,12 @@ class ContentStore(abc.ABC):
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """The URL with which `open_store` reaches this store again."""
+        """The URL with which `open_store` reaches this store again; it may hold a password."""
+
+    @property
+    def name(self) -> str:
+        """What may be told of its URL."""
+        return redacted(self.url)
 
     @abc.abstractmethod
     def check(self) -> None:
