@@ -53,7 +53,7 @@ class ContentStore(abc.ABC):
 
     @property
     def name(self) -> str:
-        """What may be told of its URL."""
+        """The URL as it may be told."""
         return redacted(self.url)
 
     @abc.abstractmethod
