@@ -19,7 +19,7 @@ import platformdirs
 from lockstep.base import networks, published, trust
 from lockstep.base.amounts import fee_of
 from lockstep.base.decoding import file_bytes, from_toml
-from lockstep.base.files import open_to_others
+from lockstep.base.files import open_regular, open_to_others
 from lockstep.base.naming import nearest, refuse_unknown
 from lockstep.base.redaction import hide, redacted
 from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
@@ -29,6 +29,8 @@ DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
 """The names of the devices that compute (`numerics.devices`)."""
 FINALITIES = ("latest", "safe", "finalized")
 """The blocks that nodes name; "safe" and "finalized" are the chain's own word."""
+
+MAX_PASSWORD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -150,11 +152,20 @@ class Settings:
             # INVARIANT: no password is taken that others of this machine can read, as no node key is.
             if open_to_others(path):
                 raise KeyStoreError(f"others can read {path}", f"chmod 600 {path}, and another password if it is known")
-            return path.read_text().rstrip("\n")
+            # A pipe that was opened for this process, as a shell's <(..), has a writer; one by name may never have.
+            handed = str(path) == "/dev/stdin" or str(path.parent) in ("/dev/fd", "/proc/self/fd")
+            with path.open("rb") if handed else open_regular(path) as file:
+                data = file.read(MAX_PASSWORD_BYTES + 1)
+            if len(data) > MAX_PASSWORD_BYTES:
+                raise KeyStoreError(
+                    f"the password file {self.password_file} has more than {MAX_PASSWORD_BYTES} bytes",
+                    hint="it holds the password alone",
+                )
+            return data.decode().replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
         except OSError as error:
             raise KeyStoreError(
                 f"the password file {self.password_file} cannot be read: {error.strerror}",
-                hint="check its path and mode",
+                hint="check its path and mode: a regular file, or /dev/stdin",
             ) from error
         except UnicodeDecodeError as error:
             raise KeyStoreError(

@@ -22,6 +22,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockstep.base.decoding import file_bytes
+from lockstep.base.files import open_regular
 from lockstep.base.machine import memory
 from lockstep.base.redaction import HIDDEN, hide, redacted, scrubbed, spellings_of, urls_of
 from lockstep.base.settings import URLS
@@ -63,9 +65,9 @@ class Cleaner:
                 hide(urls)
         home, secrets = settings.home_path, set[bytes]()
         for file in (Path(settings.password_file).expanduser(), home / NODE_KEY):
-            with suppress(OSError):
+            with suppress(OSError, LockstepError):
                 # As the file has it, and as it is used.
-                secrets |= {file.read_bytes(), file.read_bytes().strip()}
+                secrets |= {data := file_bytes(file), data.strip()}
         with suppress(LockstepError):
             secrets.add(bytes(load_node_key(home / NODE_KEY)))
         # Without its password nobody here can spell the account's key, and the keystore itself is in no bundle.
@@ -179,7 +181,7 @@ def heads_of(settings: Settings) -> list[dict[str, Any]]:
 def tail(path: Path, lines: int) -> str:
     """The last lines of a log."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - lines * 2000))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])

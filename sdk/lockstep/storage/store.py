@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, cast
 
 from lockstep.base.decoding import from_cbor, refusing
-from lockstep.base.files import write_atomically
+from lockstep.base.files import open_regular, write_atomically
 from lockstep.base.machine import memory
 from lockstep.base.redaction import redacted
 from lockstep.base.settings import cache_directory, resolve
@@ -96,12 +96,13 @@ class ContentStore(abc.ABC):
         return self.put_block(bytes(data), codec)
 
     def put_file(self, path: str | os.PathLike[str]) -> Cid:
-        """Stores the contents of a file. UsageError if it cannot be read."""
+        """Stores the contents of a regular file. UsageError if it cannot be read."""
         try:
-            with open(path, "rb") as file:
-                return self.put_stream(file)
-        except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+            file = open_regular(Path(path))
+        except OSError as error:
             raise UsageError(f"cannot read {os.fspath(path)}: {error.strerror}", "name a readable file") from error
+        with file:
+            return self.put_stream(file)
 
     def get(self, cid: str, *, max_bytes: int) -> bytes:
         """The content named `cid`, verified. PayloadInvalid if it is larger than `max_bytes`."""
