@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -227,7 +227,12 @@ class Network:
         _store_parts(self.store, quote)
         deadline = Seconds(self.w3.eth.get_block("latest")["timestamp"] + PERMIT_SECONDS)
         permit = token.sign_permit(self.account, vault.address, quote.debit, deadline)
-        self._send(market.create_with_permit(quote.params, nonce, escrow, permit), f"create/{job.hex()}")
+        if permit is None:
+            before = token.approvals(owner, vault.address, quote.debit)
+            call = replace(market.create(quote.params, nonce, escrow), before=before)
+        else:
+            call = market.create_with_permit(quote.params, nonce, escrow, permit)
+        self._send(call, f"create/{job.hex()}")
         return JobHandle(self, job)
 
     @contextmanager
