@@ -80,6 +80,15 @@ def save_tokenizer(folder: Path, recipe: Recipe) -> None:
     write_atomically(folder / "tokenizer_config.json", [(json.dumps(config, indent=2) + "\n").encode()])
 
 
+def not_finite(path: Path) -> list[str]:
+    """The names of a safetensors file's tensors that hold a NaN or an infinity."""
+    import torch
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as stored:
+        return [name for name in stored.keys() if not torch.isfinite(stored.get_tensor(name)).all()]  # noqa: SIM118
+
+
 def load_model(folder: Path) -> nn.Module:
     """The model that `save_model` wrote; NotFoundError if a file is missing, PayloadInvalid if one does not fit."""
     from safetensors import SafetensorError
