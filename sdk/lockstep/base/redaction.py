@@ -24,7 +24,7 @@ SECRET_CHARACTERS = 6
 PLACES = ("dir", "file", "sqlite")
 """Schemes of a place on this machine, which has a path and no host."""
 _USER = re.compile(r"(?<=://)[^\s/@\"'<>]*@")
-"""What a URL has before its host, wherever a text holds one."""
+"""The user and password before a URL's host, wherever a text holds one."""
 _NEXT = re.compile(r",(?=\s*(?:[A-Za-z][A-Za-z0-9+.-]*://|$))")
 """The comma behind a folder in a list of URLs: the folder's own name may hold others."""
 _WORD = re.compile(r"[A-Za-z]{1,15}")

@@ -54,7 +54,7 @@ class Source:
     """Bytes of it that are used, cut back to whole characters; None: all."""
     name: str = field(default="", compare=False)
     """Unique among the documents of a folder; decides on which side of a split it falls."""
-    line: Line | None = None
+    line: JsonLine | None = None
     """The line of a *.jsonl that it is; None: the file."""
 
     @property
@@ -82,7 +82,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Line:
+class JsonLine:
     """A line of a *.jsonl."""
 
     number: int
@@ -182,7 +182,7 @@ def _of_file(path: Path, name: str, named: str) -> Iterator[Source]:
             if unpacked is not None:
                 unpacked.write(data)
             if data.strip():
-                yield Source(path, name=f"{name}:{number}", line=Line(number, start, len(data), named, unpacked))
+                yield Source(path, name=f"{name}:{number}", line=JsonLine(number, start, len(data), named, unpacked))
             start += len(data)
         if unpacked is not None:
             unpacked.flush()
