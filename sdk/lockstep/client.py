@@ -226,7 +226,7 @@ class Network:
             )
         _store_parts(self.store, quote)
         deadline = Seconds(self.w3.eth.get_block("latest")["timestamp"] + PERMIT_SECONDS)
-        permit = token.sign_permit(self.account, vault.address, quote.debit, deadline)
+        permit = token.permit_or_none(self.account, vault.address, quote.debit, deadline)
         if permit is None:
             before = token.approvals(owner, vault.address, quote.debit)
             call = replace(market.create(quote.params, nonce, escrow), before=before)

@@ -251,6 +251,15 @@ class Token(Contract):
 
     def sign_permit(
         self, account: LocalAccount, spender: Address, amount: Wei, deadline: Seconds
+    ) -> tuple[int, int, bytes, bytes]:
+        """(deadline, v, r, s) of an ERC-2612 permit by `account`; raises ChainError if the token takes none."""
+        permit = self.permit_or_none(account, spender, amount, deadline)
+        if permit is None:
+            raise ChainError(f"the token at {self.address} takes no permit", "approve the spender instead")
+        return permit
+
+    def permit_or_none(
+        self, account: LocalAccount, spender: Address, amount: Wei, deadline: Seconds
     ) -> tuple[int, int, bytes, bytes] | None:
         """(deadline, v, r, s) of an ERC-2612 permit by `account`, None if the token takes none; the deadline is chain
         time."""

@@ -373,7 +373,7 @@ def deposit(contracts: Contracts, account: LocalAccount, amount: Wei, now: Secon
     A token without permits is approved first, by a transaction of its own.
     """
     vault, token = contracts.vault, contracts.token
-    permit = token.sign_permit(account, vault.address, amount, Seconds(now + PERMIT_SECONDS))
+    permit = token.permit_or_none(account, vault.address, amount, Seconds(now + PERMIT_SECONDS))
     if permit is None:
         return replace(vault.deposit(amount), before=token.approvals(Address(account.address), vault.address, amount))
     return vault.deposit_with_permit(amount, permit)
