@@ -33,7 +33,7 @@ from coordinator.db import Database
 from coordinator.models import AnnouncementRow, IndexTable, ReceiptRow, SignedClaimRow
 from coordinator.nonces import FILE_NAME as NONCES
 from lockstep.base.decoding import MAX_FILE_BYTES, U64, from_json, mapping, refusing, table, text, whole
-from lockstep.base.files import remove_unlocked, sync_folder, written_alone
+from lockstep.base.files import open_regular, remove_unlocked, sync_folder, written_alone
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, account_address
 from lockstep.protocol.errors import DoctorError, GuardRefused, Malformed, Mismatch, UsageError
 from lockstep.protocol.types import Address
@@ -224,7 +224,7 @@ def _pack(folder: Path, manifest: dict[str, Any], file: Path) -> None:
 def _manifest(file: Path) -> dict[str, Any]:
     """Returns a backup's manifest, after checking every entry against it."""
     try:
-        with refusing(UsageError, str(file), HINT), zipfile.ZipFile(file) as packed:
+        with refusing(UsageError, str(file), HINT), open_regular(file) as opened, zipfile.ZipFile(opened) as packed:
             manifest: dict[str, Any] = _MANIFEST(from_json(packed.read(MANIFEST), MAX_FILE_BYTES), "the manifest")
             if (manifest["format"], manifest["version"]) != (FORMAT, VERSION):
                 raise Malformed(f"its format is {manifest['format']}, version {manifest['version']}")

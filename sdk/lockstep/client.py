@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -161,7 +161,7 @@ class Network:
     def _repr_html_(self) -> str:
         jobs = [(short(handle.id), f"{handle.status()['status']}, of {who}") for handle, who in self.jobs()[:SHOWN]]
         places = [("chain", self.contracts.addresses.chain_id), ("market", self.contracts.addresses.market)]
-        return markup.table("market", [*places, ("storage", self.store.url), *jobs])
+        return markup.table("market", [*places, ("storage", self.store.name), *jobs])
 
     @cached_property
     def account(self) -> LocalAccount:
@@ -227,8 +227,13 @@ class Network:
             )
         _store_parts(self.store, quote)
         deadline = Seconds(self.w3.eth.get_block("latest")["timestamp"] + PERMIT_SECONDS)
-        permit = token.sign_permit(self.account, vault.address, quote.debit, deadline)
-        self._send(market.create_with_permit(quote.params, nonce, escrow, permit), f"create/{job.hex()}")
+        permit = token.permit_or_none(self.account, vault.address, quote.debit, deadline)
+        if permit is None:
+            before = token.approvals(owner, vault.address, quote.debit)
+            call = replace(market.create(quote.params, nonce, escrow), before=before)
+        else:
+            call = market.create_with_permit(quote.params, nonce, escrow, permit)
+        self._send(call, f"create/{job.hex()}")
         return JobHandle(self, job)
 
     @contextmanager

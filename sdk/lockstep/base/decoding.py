@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import dag_cbor
 
+from lockstep.base.files import open_regular
 from lockstep.protocol.errors import LockstepError, Malformed
 
 T = TypeVar("T")
@@ -100,8 +101,8 @@ def from_toml(data: bytes | str, most_bytes: int = MAX_FILE_BYTES) -> dict[str, 
 
 
 def file_bytes(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Reads a file of at most `most_bytes`; raises OSError, or Malformed if it is larger."""
-    with path.open("rb") as file:
+    """A regular file's contents; raises OSError, and Malformed after one byte too many."""
+    with open_regular(path) as file:
         data = file.read(most_bytes + 1)
     _require_size(len(data), most_bytes)
     return data

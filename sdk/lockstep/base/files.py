@@ -1,14 +1,16 @@
 """Writes files atomically, whenever the process or the machine stops.
 
 write_atomically:  a file beside it -> fsync -> rename -> fsync of the folder
-remove_partials:   removes partial files of killed processes from a folder that the caller holds
-written_alone:     a file that several processes may write, locked by one of them
-remove_unlocked:   removes such files of killed processes
-open_to_others:    tells if another user of this machine can reach a file
+remove_partials:   what killed processes left of that in a folder that its caller holds
+written_alone:     a file beside it that several processes may want to write, locked while one does
+remove_unlocked:   what killed processes left of that
+open_regular:      a regular file, and nothing that makes its reader wait
+open_to_others:    whether somebody else of this machine reaches one
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -108,6 +110,34 @@ def remove_unlocked(parts: Iterable[Path]) -> None:
         with suppress(FileNotFoundError, BlockingIOError), open(part, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()
+
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a regular file, or a link to one; raises OSError for anything else, before it is opened."""
+    # Opening a pipe waits for a writer, and opening a device may do something.
+    _require_regular(path, os.stat(path).st_mode)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        _require_regular(path, os.fstat(descriptor).st_mode)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _require_regular(path: Path, mode: int) -> None:
+    # INVARIANT: no input makes its reader wait for somebody else, or read without an end.
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a regular file", str(path))
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
 
 
 def sync_folder(folder: Path) -> None:

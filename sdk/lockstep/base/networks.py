@@ -24,6 +24,7 @@ import platformdirs
 
 from lockstep.base.decoding import file_bytes, from_toml
 from lockstep.base.naming import nearest, refuse_unknown
+from lockstep.base.redaction import shown
 from lockstep.protocol.errors import Malformed, UsageError
 
 LOCAL = "local"
@@ -79,7 +80,7 @@ def _read(file: Path) -> dict[str, dict[str, str]]:
         refuse_unknown(table, FIELDS, f"{file}, [{name}]")
         for key, text in table.items():
             if not isinstance(text, str):
-                raise UsageError(f"{file}, [{name}]: {key} is {text!r}", hint="write it as a string in quotes")
+                raise UsageError(f"{file}, [{name}]: {key} is {shown(text)!r}", hint="a text in quotes")
     return found
 
 

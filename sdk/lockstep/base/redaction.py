@@ -2,14 +2,18 @@
 
 >>> redacted("https://me:pw@mainnet.example.io/v3/0123456789abcdef?token=x")
 'https://mainnet.example.io'
+>>> redacted("dir:///tmp/blocks,gateway+https://me:pw@gateway.example.io/key")
+'dir:///tmp/blocks, gateway+https://gateway.example.io'
 """
 
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode, urlsafe_b64encode
 from contextlib import suppress
 from html import escape
+from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 HIDDEN = "[hidden]"
@@ -17,28 +21,55 @@ NO_URL = "(not a URL)"
 SECRET_CHARACTERS = 6
 """A part of a URL that is shorter is a word of its path ("v3", "rpc"), and no key."""
 
+PLACES = ("dir", "file", "sqlite")
+"""Schemes of a place on this machine, which has a path and no host."""
+_USER = re.compile(r"(?<=://)[^\s/@\"'<>]*@")
+"""The user and password before a URL's host, wherever a text holds one."""
+_NEXT = re.compile(r",(?=\s*(?:[A-Za-z][A-Za-z0-9+.-]*://|$))")
+"""The comma behind a folder in a list of URLs: the folder's own name may hold others."""
+_WORD = re.compile(r"[A-Za-z]{1,15}")
+
 _secrets: dict[str, str] = {}
 """By secret text: its replacement in output."""
 
 
 def urls_of(text: str) -> list[str]:
     """The URLs of a comma-separated list."""
-    return [url for part in text.split(",") if (url := part.strip())]
+    listed = _NEXT.split(text) if text.lstrip().startswith(("dir:", "/")) else text.split(",")
+    return [url for part in listed if (url := part.strip())]
 
 
 def redacted(url: str) -> str:
-    """Returns only the scheme, host and port of a URL, or of each URL in a comma-separated list; the rest is secret."""
+    """The scheme, host and port of a URL, or of each URL of a comma-separated list: all that may be shown of it.
+
+    A folder (`dir://`) is shown by its path, a multiaddr as it is.
+    """
     if len(urls := urls_of(url)) > 1:
         return ", ".join(redacted(each) for each in urls)
+    url = url.strip()
+    if url.startswith("/"):
+        return url if not set(url) & set("@?#") else NO_URL
     try:
-        parts = urlsplit(url.strip())
+        parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return NO_URL
-    if not parts.scheme or not parts.hostname:
+    if parts.scheme in PLACES and parts.netloc in ("", "~") and parts.path:
+        return f"{parts.scheme}://{parts.netloc}{parts.path}"
+    # An @ behind the host: a slash or a # of the password has ended the host before its time.
+    if not parts.scheme or not parts.hostname or "@" in url.partition("://")[2].removeprefix(parts.netloc):
         return NO_URL
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}{port}"
+
+
+def shown(value: Any) -> Any:
+    """A setting as people may see it: of URLs no more than `redacted` leaves."""
+    if isinstance(value, str):
+        return redacted(value) if "://" in value or ("@" in value and value[:1] not in "/~.") else value
+    if isinstance(value, dict):
+        return {name: shown(each) for name, each in value.items()}
+    return [shown(each) for each in value] if isinstance(value, list) else value
 
 
 def hide(url: str) -> None:
@@ -49,11 +80,18 @@ def hide(url: str) -> None:
             continue
         _forget(each, shown)
         if shown == NO_URL:
+            for part in re.split(r"[:/@?#&]+", each.rpartition("@")[0].rpartition("://")[2]):
+                _forget(part)
             continue
         parts = urlsplit(each)
         tail = each.partition("://")[2].partition("/")[2]
+        if parts.scheme in PLACES:
+            tail, parts = parts.query, parts._replace(path="")
         _forget(tail)
-        for part in (parts.username, parts.password, *parts.path.split("/"), parts.query, parts.fragment):
+        # A plain word is a name, which other text may hold; in a URL `scrubbed` takes any user out.
+        if not _WORD.fullmatch(parts.username or ""):
+            _forget(parts.username or "")
+        for part in (parts.password, *parts.path.split("/"), parts.query, parts.fragment):
             _forget(part or "")
         for field in parts.query.split("&"):
             _forget(field.partition("=")[2])
@@ -76,12 +114,12 @@ def spellings_of(secret: bytes) -> frozenset[str]:
 
 
 def scrubbed(text: str) -> str:
-    """Returns the text without the secrets that were given to `hide`."""
+    """The text without what was given to `hide`, and without the user of any URL."""
     # The longest first: a whole URL is shown by its host, and not with a hole in it.
     for secret in sorted(_secrets, key=len, reverse=True):
         if secret in text:
             text = text.replace(secret, _secrets[secret])
-    return text
+    return _USER.sub("", text) if "@" in text else text
 
 
 def _forget(secret: str, shown: str = HIDDEN) -> None:

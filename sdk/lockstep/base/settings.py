@@ -19,7 +19,7 @@ import platformdirs
 from lockstep.base import networks, published, trust
 from lockstep.base.amounts import fee_of
 from lockstep.base.decoding import file_bytes, from_toml
-from lockstep.base.files import open_to_others
+from lockstep.base.files import open_regular, open_to_others
 from lockstep.base.naming import nearest, refuse_unknown
 from lockstep.base.redaction import hide, redacted
 from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
@@ -30,6 +30,8 @@ DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
 FINALITIES = ("latest", "safe", "finalized")
 """Block tags that nodes know; the chain itself determines "safe" and "finalized"."""
 
+MAX_PASSWORD_BYTES = 1 << 16
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -37,7 +39,7 @@ class Settings:
 
     rpc: str = field(repr=False)
     """URLs, by commas; each may hold a key: `base.redaction.redacted` says what of it may be shown."""
-    storage: str
+    storage: str = field(repr=False)
     deployment: str
     home: str
     password_file: str
@@ -151,11 +153,20 @@ class Settings:
             # INVARIANT: no password is taken that others of this machine can read, as no node key is.
             if open_to_others(path):
                 raise KeyStoreError(f"others can read {path}", f"chmod 600 {path}, and another password if it is known")
-            return path.read_text().rstrip("\n")
+            # A pipe that was opened for this process, as a shell's <(..), has a writer; one by name may never have.
+            handed = str(path) == "/dev/stdin" or str(path.parent) in ("/dev/fd", "/proc/self/fd")
+            with path.open("rb") if handed else open_regular(path) as file:
+                data = file.read(MAX_PASSWORD_BYTES + 1)
+            if len(data) > MAX_PASSWORD_BYTES:
+                raise KeyStoreError(
+                    f"the password file {self.password_file} has more than {MAX_PASSWORD_BYTES} bytes",
+                    hint="it holds the password alone",
+                )
+            return data.decode().replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
         except OSError as error:
             raise KeyStoreError(
                 f"the password file {self.password_file} cannot be read: {error.strerror}",
-                hint="check its path and mode",
+                hint="check its path and mode: a regular file, or /dev/stdin",
             ) from error
         except UnicodeDecodeError as error:
             raise KeyStoreError(
@@ -194,6 +205,8 @@ DEFAULTS: dict[str, Any] = {
 RENAMED = {"confirmations": "finality"}
 """Old names of settings, which existing homes may still use, with their new names."""
 FOLDER_FILE = "lockstep.toml"
+URLS = ("rpc", "rpc_check", "storage", "coordinator")
+"""Settings that may hold a key."""
 NETWORK = "network"
 """The setting that names a market (`base.networks`, `base.published`), which stands for several settings."""
 
@@ -219,6 +232,8 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
     refuse_unknown(user, [*DEFAULTS, NETWORK], str(config))
     sources += [_network([*sources, user], role), user, DEFAULTS]
     values: dict[str, Any] = {}
+    for name in URLS:
+        hide(str(next(source[name] for source in sources if name in source)))
     for name, default in DEFAULTS.items():
         value = next(source[name] for source in sources if name in source)
         try:
@@ -242,10 +257,8 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
         raise UsageError(f"device is {values['device']!r}", hint="use auto, cpu, cuda:0, cuda:1, ..., or emulated")
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
         raise UsageError(
-            f"coordinator is {values['coordinator']!r}",
-            hint="give an http(s) URL, or leave it empty: no coordinator is needed",
+            f"coordinator is {redacted(values['coordinator'])}", hint="an http(s) URL, or nothing: none is needed"
         )
-    hide(f"{values['rpc']},{values['rpc_check']}")
     return Settings(**values)
 
 

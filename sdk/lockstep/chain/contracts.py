@@ -3,10 +3,10 @@ send."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lockstep.chain import answers, artifacts, reverts, signatures
 from lockstep.chain.addresses import CONTRACTS, Addresses
@@ -126,6 +126,8 @@ class Call:
     label: str
     """Contract.function, for messages and gas tables."""
     value: int = 0
+    before: tuple[Call, ...] = ()
+    """Transactions of the same account that it depends on: the outbox sends them just before it."""
 
 
 class Contract:
@@ -218,11 +220,17 @@ def _read(part: dict[str, Any], value: Any) -> Any:
     return to_checksum_address(value) if kind == "address" else value
 
 
+UNLIMITED = 1 << 200
+"""An allowance that no amount uses up."""
+
+
 class Token(Contract):
     """The ERC-20 token of prices, stakes and bonds."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "TestToken")
+        self._domain: dict[str, Any] | Literal[False] | None = None
+        """The domain of permits; None: not asked for yet; False: the token takes no permit."""
 
     def balance_of(self, account: Address) -> Wei:
         """Returns the account's balance, in wei."""
@@ -247,10 +255,27 @@ class Token(Contract):
     def sign_permit(
         self, account: LocalAccount, spender: Address, amount: Wei, deadline: Seconds
     ) -> tuple[int, int, bytes, bytes]:
-        """Returns (deadline, v, r, s) of an ERC-2612 permit signed by `account`; the deadline is chain time."""
-        _, name, version, chain_id, contract, _, _ = self.read("eip712Domain")
+        """(deadline, v, r, s) of an ERC-2612 permit by `account`; raises ChainError if the token takes none."""
+        permit = self.permit_or_none(account, spender, amount, deadline)
+        if permit is None:
+            raise ChainError(f"the token at {self.address} takes no permit", "approve the spender instead")
+        return permit
+
+    def permit_or_none(
+        self, account: LocalAccount, spender: Address, amount: Wei, deadline: Seconds
+    ) -> tuple[int, int, bytes, bytes] | None:
+        """(deadline, v, r, s) of an ERC-2612 permit by `account`, None if the token takes none; the deadline is chain
+        time."""
+        if self._domain is False:
+            return None
+        try:
+            domain = self._domain or self._own_domain()
+            nonce = self.read("nonces", account.address)
+        except ChainError:
+            self._domain = False
+            return None
         signed = account.sign_typed_data(
-            domain_data={"name": name, "version": version, "chainId": chain_id, "verifyingContract": contract},
+            domain_data=domain,
             message_types={
                 "Permit": [
                     {"name": "owner", "type": "address"},
@@ -264,11 +289,72 @@ class Token(Contract):
                 "owner": account.address,
                 "spender": spender,
                 "value": amount,
-                "nonce": self.read("nonces", account.address),
+                "nonce": nonce,
                 "deadline": deadline,
             },
         )
-        return deadline, signed.v, signed.r.to_bytes(32, "big"), signed.s.to_bytes(32, "big")
+        permit = (int(deadline), signed.v, signed.r.to_bytes(32, "big"), signed.s.to_bytes(32, "big"))
+        if self._domain is None:
+            # Others than ERC-2612's have the domain and the nonces, too: the first one is tried.
+            try:
+                self.read("permit", account.address, spender, amount, *permit, sender=Address(account.address))
+            except ChainError:
+                self._domain = False
+                return None
+            self._domain = domain
+        return permit
+
+    def approvals(self, owner: Address, spender: Address, amount: Wei) -> tuple[Call, ...]:
+        """The transactions after which `spender` may pull so much, whatever it may pull before."""
+        allowed = self.allowance(owner, spender)
+        if allowed >= UNLIMITED:
+            return ()
+        # A token may refuse to change an allowance that is not zero.
+        reset = (self.approve(spender, Wei(0)),) if allowed else ()
+        return (*reset, self.approve(spender, amount))
+
+    def _own_domain(self) -> dict[str, Any]:
+        """The EIP-712 domain, by ERC-5267 or, for tokens older than that, as its separator proves it; raises
+        ChainError if the token tells none."""
+        try:
+            _, name, version, chain_id, contract, _, _ = self.read("eip712Domain")
+            return {"name": name, "version": version, "chainId": chain_id, "verifyingContract": contract}
+        except ChainError:
+            separator = self.read("DOMAIN_SEPARATOR")
+        named = {"name": self._text("name()"), "chainId": self.w3.eth.chain_id, "verifyingContract": self.address}
+        for version in dict.fromkeys((self._text("version()"), "1", "2", "")):
+            domain = {**named, "version": version} if version else named
+            if _separator(domain) == separator:
+                return domain
+        raise ChainError(f"the token at {self.address} has a domain of its own", "approve takes the permit's place")
+
+    def _text(self, function: str) -> str:
+        """A text that the token tells of itself, in either of the types that tokens have for it; "" if it does not."""
+        from eth_abi.exceptions import DecodingError
+        from eth_utils.crypto import keccak
+        from web3.exceptions import ContractLogicError, Web3RPCError
+
+        called = {"to": self.address, "data": "0x" + keccak(text=function)[:4].hex()}
+        try:
+            answer = _answer(self.w3, called, "latest")
+            if len(answer) == 32:
+                return answer.rstrip(b"\0").decode()
+            return str(self.w3.codec.decode(["string"], answer)[0])
+        except (ContractLogicError, Web3RPCError, DecodingError, ValueError, OverflowError):
+            return ""
+
+
+def _separator(domain: Mapping[str, Any]) -> bytes:
+    """Returns the hash of an EIP-712 domain of these fields."""
+    from eth_abi import encode
+    from eth_utils.crypto import keccak
+
+    kinds = {"name": "string", "version": "string", "chainId": "uint256", "verifyingContract": "address"}
+    there = [name for name in kinds if name in domain]
+    said = keccak(text=f"EIP712Domain({','.join(f'{kinds[name]} {name}' for name in there)})")
+    values = [keccak(text=domain[name]) if kinds[name] == "string" else domain[name] for name in there]
+    words = ["bytes32" if kinds[name] == "string" else kinds[name] for name in there]
+    return keccak(encode(["bytes32", *words], [said, *values]))
 
 
 class Vault(Contract):

@@ -3,22 +3,31 @@ state."""
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from shutil import which
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import structlog
+
+from lockstep.base.files import write_atomically
 from lockstep.base.libc import libc
 from lockstep.chain.deployment import deploy
 from lockstep.chain.rpc import connect
-from lockstep.protocol.errors import ChainError, DoctorError
+from lockstep.protocol.errors import ChainError, DoctorError, LockstepError
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Seconds
 
@@ -33,6 +42,15 @@ CHAIN_ID = 31_337
 HARDFORK = "prague"
 FUNDING_WEI = 10**22
 BLOCKS_A_REQUEST = 200
+KEPT_STATES = 256
+"""The blocks whose states a chain that is kept can be asked for: more than anybody here relies on behind the latest."""
+SAVE_SECONDS, SAVE_SHARE = 5.0, 20.0
+"""The pause between two writes of the state: so many seconds, or so many times what the last one took."""
+DUMP_SECONDS = 300.0
+"""The longest wait for Anvil to hand its state over."""
+START_SECONDS, LOADED_A_SECOND = 20.0, 5e6
+"""The longest wait for Anvil to start, and the bytes of a state that it then reads in a second at least."""
+log = structlog.get_logger(__name__)
 _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 _NO_ANVIL = "`npm install @foundry-rs/anvil` in this folder, or name Foundry's anvil in PATH or LOCKSTEP_ANVIL"
 _PACKAGES = ("anvil-linux-amd64", "anvil-linux-arm64", "anvil-darwin-arm64", "anvil-darwin-amd64")
@@ -154,11 +172,13 @@ class Devnet(Local):
     ) -> None:  # fmt: skip
         """Starts the chain; its log and state lie in `directory`. Raises `DoctorError` or `ChainError`.
 
-        `block_seconds`: 0 mines a block for every transaction at once. `keep_state`: a chain that was stopped or killed
-        continues from `directory`/state.json, at the time of its last block, so that no deadline passes while it is
-        down. `genesis_time`: the timestamp of the first block instead of the present; the same blocks then have the
-        same hashes in every run. `remembered`: the number of blocks whose states are kept, in memory; None keeps all,
-        the older ones on disk, where a long chain takes gigabytes. `port`: 0 takes any free one.
+        `block_seconds` 0: a block for every transaction, at once.
+        `keep_state`: a chain that was stopped continues where it was, and one that was killed where
+        `directory`/state.json last had it whole, at the time of that block: no deadline passes while it is down. The
+        states before that block are not kept, and while it runs those of the last KEPT_STATES are.
+        `genesis_time`: of the first block, instead of now: the same blocks have the same hashes in every run.
+        `remembered`: the states of so many blocks are kept, in memory; otherwise all of them, the older ones on disk,
+        where a chain of many blocks takes gigabytes. `port` 0: any that is free.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.seed = seed
@@ -167,7 +187,10 @@ class Devnet(Local):
             str(find_anvil()), "--host", "127.0.0.1", "--port", str(port), "--chain-id", str(CHAIN_ID),
             "--hardfork", HARDFORK, "--accounts", "1", "--order", "fifo",
         ]  # fmt: skip
-        continues = keep_state and (directory / "state.json").exists()
+        self._state = directory / "state.json" if keep_state else None
+        self._stopped = threading.Event()
+        self._saver: threading.Thread | None = None
+        continues = self._state is not None and self._state.exists()
         if continues:
             # Blocks wait until the chain's clock is set back.
             command += ["--no-mining"]
@@ -177,22 +200,31 @@ class Devnet(Local):
             command += ["--timestamp", str(genesis_time)]
         if remembered is not None:
             command += ["--prune-history", str(remembered)]
-        if keep_state:
-            command += ["--state", str(directory / "state.json"), "--state-interval", "5"]
-            command += ["--preserve-historical-states"]
-        with self._log.open("w") as log:
+        elif keep_state:
+            command += ["--prune-history", str(KEPT_STATES)]
+        seconds = START_SECONDS
+        if self._state is not None and continues:
+            command += ["--load-state", str(self._state)]
+            seconds += self._state.stat().st_size / LOADED_A_SECOND
+        with self._log.open("w") as written:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
+                command, stdout=written, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
             )
         try:
-            self._url = f"http://127.0.0.1:{self._port()}"
+            self._url = f"http://127.0.0.1:{self._port(seconds)}"
             self.w3 = connect(self._url, CHAIN_ID)
             if continues:
                 self.resume()
                 self._begin_mining(block_seconds)
         except BaseException:
-            self.stop()
+            self._end()
             raise
+        if self._state is not None:
+            # Of a process that was killed in the middle of a write.
+            for left in directory.glob(f".{self._state.name}.*"):
+                left.unlink()
+            self._saver = threading.Thread(target=self._keep, name="devnet state", daemon=True)
+            self._saver.start()
 
     @property
     def url(self) -> str:
@@ -205,7 +237,26 @@ class Devnet(Local):
         return self._process.pid
 
     def stop(self) -> None:
-        """Ends the process and waits for it; a kept state is saved."""
+        """Ends the process and waits for it. What it was told to keep is on disk then; raises ChainError if the last
+        state could not be written: it goes on where it was written before."""
+        self._stopped.set()
+        if self._saver is not None:
+            self._saver.join()
+            self._saver = None
+            try:
+                if self._process.poll() is None:
+                    self._save()
+            except ChainError:
+                # One that somebody killed has nothing more to hand over.
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(2)
+                    return
+                raise
+            finally:
+                self._end()
+        self._end()
+
+    def _end(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -214,13 +265,42 @@ class Devnet(Local):
                 self._process.kill()
         self._process.wait()
 
+    def _keep(self) -> None:
+        """Write the state again and again, the more seldom the longer it takes: Anvil answers nobody meanwhile."""
+        pause = SAVE_SECONDS
+        while not self._stopped.wait(pause):
+            begun = time.monotonic()
+            try:
+                self._save()
+            except LockstepError as error:
+                if self._process.poll() is not None:
+                    return
+                log.warning("the chain's state could not be written: it is tried again", why=error.message)
+            pause = max(SAVE_SECONDS, SAVE_SHARE * (time.monotonic() - begun))
+
+    def _save(self) -> None:
+        """Write the state, whole or not at all. Anvil's own way writes into the file that it later reads."""
+        assert self._state is not None, "asked for a chain that keeps its state alone"
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "anvil_dumpState", "params": [False]}).encode()
+        request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=DUMP_SECONDS) as answer:
+                packed = bytes.fromhex(json.load(answer)["result"][2:])
+            with gzip.GzipFile(fileobj=io.BytesIO(packed)) as state:
+                write_atomically(self._state, iter(lambda: state.read(1 << 20), b""))
+        except (OSError, ValueError, LookupError, EOFError) as error:
+            raise ChainError(
+                f"the chain's state could not be read from Anvil: {error}",
+                f"the market goes on from the last state that was written, {self._state}",
+            ) from error
+
     def _begin_mining(self, block_seconds: int) -> None:
         if block_seconds:
             self._request("evm_setIntervalMining", [block_seconds])
         else:
             self._request("evm_setAutomine", [True])
 
-    def _port(self, timeout: float = 20.0) -> int:
+    def _port(self, timeout: float) -> int:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if match := _LISTENING.search(self._log.read_text(errors="replace")):

@@ -89,14 +89,21 @@ class Outbox:
     def submit(self, call: Call, key: str, *, check: bool = True, nonce: int | None = None) -> None:
         """Writes the transaction to disk and broadcasts it. It is idempotent: a known key changes nothing.
 
-        `check` simulates the call first and raises the error of the rule that it would break, before anything is
-        signed. `nonce` is the only one with which it may be signed; `ChainError` if another transaction has used it.
+        `check` runs the call first and raises the rule that it would break, before anything is signed. `nonce`: the
+        only one under which it may be signed; `ChainError` if another transaction has taken it. What it depends on is
+        sent first, under keys of its own; it itself then is sent unseen.
         """
         with self._lock:
             self._restore()
             if self._journal.row(key) is not None:
                 return
-            if check:
+            for number, each in enumerate(call.before):
+                own = f"before/{number}/{key}"
+                # Mined, and due again: what it made possible was used up, or reverted.
+                if self._journal.row(own) is not None and self._look(own) is not None:
+                    self._journal.delete(own)
+                self.submit(each, own, check=check and not number)
+            if check and not call.before:
                 self._wire.simulate(call)
             if not self._journal.waiting():
                 self._push_at = time.monotonic() + STUCK_SECONDS

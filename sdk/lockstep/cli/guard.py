@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lockstep.base.files import open_regular
 from lockstep.base.settings import Settings
 from lockstep.cli.options import ChainFlags, Commands, Home, Json, role_of
 from lockstep.cli.output import emit
@@ -42,7 +43,8 @@ def import_(context: typer.Context, file: File, flags: ChainFlags, home: Home = 
     from lockstep.runtime.guard import interchange
 
     try:
-        text = file.read_text()
+        with open_regular(file) as opened:
+            text = opened.read().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}", hint="name the file that `guard export` wrote") from error
     with _memory(flags.settings(role_of(context), home=home)) as memory:

@@ -248,6 +248,16 @@ def of_loss(found: MergedLoss, curve: str = "") -> Line:
     return Line(f"loss {found.loss:.6f} after {merges}{claim}" + (f"  {curve}" if curve else ""), STRONG)
 
 
+def of_divergence(loss: float, job: str) -> Line:
+    """The advice to whoever pays for a job whose loss is no finite number."""
+    return Line(
+        f"the loss is {loss}: the job has diverged, and what it still trains is paid for nothing. "
+        f"`lockstep train cancel {short(job)}` stops it and pays the rest back; begin anew with a lower learning "
+        "rate or a longer warm-up",
+        ALERT,
+    )
+
+
 def _said(sentences: Mapping[str, Sentence], name: str, args: Args) -> Line:
     known = sentences.get(name)
     if known is not None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from lockstep.base.lines import event, say
+from lockstep.base.redaction import redacted
 from lockstep.base.settings import resolve
 from lockstep.cli.options import Commands, Json, Storage
 from lockstep.cli.output import emit
@@ -59,9 +60,9 @@ def put(
     """Store a file's contents and print the CID."""
     from lockstep.storage import open_store
 
-    with open_store(_url(storage)) as store:
+    with open_store(storage_url(storage)) as store:
         cid = store.put_file(file)
-        emit({"cid": cid, "bytes": file.stat().st_size, "storage": store.url}, as_json, text=cid)
+        emit({"cid": cid, "bytes": file.stat().st_size, "storage": store.name}, as_json, text=cid)
 
 
 @storage_app.command("get")
@@ -77,7 +78,7 @@ def get(
 
     if as_json and out is None:
         raise UsageError("--json needs --out: stdout carries the envelope", "name a file with --out")
-    with open_store(_url(storage)) as store:
+    with open_store(storage_url(storage)) as store:
         if out is None:
             for piece in store.get_stream(cid, max_bytes=max_mib << 20):
                 sys.stdout.buffer.write(piece)
@@ -92,12 +93,13 @@ def stat(cid: CidArgument, storage: Storage = None, as_json: Json = False) -> No
     """Print the size of content that a store holds; exit code 7 if it does not hold it."""
     from lockstep.storage import open_store
 
-    with open_store(_url(storage)) as store:
+    with open_store(storage_url(storage)) as store:
         size = store.size(cid)
     emit({"cid": cid, "bytes": size}, as_json, text=f"{size} bytes")
 
 
-def _url(storage: str | None) -> str:
+def storage_url(storage: str | None) -> str:
+    """Resolves a command's store, and tells which one it is."""
     url = resolve(storage=storage).storage
-    say(f"storage: {url}")
+    say(f"storage: {redacted(url)}")
     return url

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TEMPLATE = """# A training job: a small GPT on a folder of text, DiLoCo over a few rounds.
-texts = "texts"            # folder of *.txt, UTF-8; one file is a document
+texts = "texts"            # folder of *.txt, *.md, *.jsonl, UTF-8; one file is a document
 seed = 0                   # of the first weights
 rounds = 6
 slots = 3

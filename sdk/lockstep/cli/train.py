@@ -286,7 +286,15 @@ def pull(
     as_json: Json = False,
 ) -> None:
     """Write the latest merged model: model.safetensors, config.json, its tokenizer if it has one, provenance.json."""
-    path = _handle(job, flags).download(out)
+    from lockstep.training.export import not_finite
+
+    handle = _handle(job, flags)
+    path = handle.download(out)
+    if lost := not_finite(path):
+        say(
+            f"{len(lost)} of the model's tensors hold numbers that are not finite, as {lost[0]}: the job has diverged. "
+            f"`lockstep train cancel {short(handle.id)}` stops one that still runs"
+        )
     emit({"model_path": str(path)}, as_json, text=str(path))
 
 
@@ -338,7 +346,11 @@ def metrics(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
             "no loss can be computed yet",
             hint="wait until the first round's seed is drawn; a job without a loss has none",
         )
-    emit({"job": handle.id.hex(), "losses": [x.to_dict() for x in curve]}, as_json, text="\n".join(loss_lines(curve)))
+    emit(
+        {"job": handle.id.hex(), "losses": [x.to_dict() for x in curve]},
+        as_json,
+        text="\n".join(loss_lines(curve, handle.id.hex())),
+    )
 
 
 @app.command("audit")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lockstep.base import trust as trusted
 from lockstep.base.lines import say
+from lockstep.base.redaction import shown
 from lockstep.base.settings import FOLDER_FILE, read_settings
 from lockstep.cli.options import Json, Yes
 from lockstep.cli.output import confirm, emit
@@ -23,7 +24,7 @@ def trust(yes: Yes = False, as_json: Json = False) -> None:
     if not values:
         raise NotFoundError(f"there are no settings in {path.resolve()}", hint="go to the folder of the file")
     for name, value in values.items():
-        say(f"{name} = {value!r}")
+        say(f"{name} = {shown(value)!r}")
     confirm(f"Take these settings in {path.resolve().parent}?", yes or as_json)
     trusted.accept(path, data)
     emit({"file": str(path.resolve()), "settings": sorted(values)}, as_json, text=f"{path.resolve()} is trusted")

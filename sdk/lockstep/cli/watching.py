@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lockstep.base.lines import event, say
-from lockstep.cli.narrator import ALERT, Line, clock, of_chain, of_loss
+from lockstep.cli.narrator import ALERT, Line, clock, of_chain, of_divergence, of_loss
 from lockstep.cli.progress import Progress, windows_of
 from lockstep.cli.screen import Screen
 from lockstep.protocol.errors import LockstepError
@@ -49,6 +50,8 @@ def follow(handle: JobHandle, losses: bool, as_json: bool) -> None:
                     if found[at] not in curve:
                         upto = sparkline([x.loss for x in found[: at + 1]])
                         screen.tell(of_loss(found[at], upto).after(f"{clock(seen.time)}  "))
+                if (lost := _lost(found, curve)) is not None:
+                    screen.tell(of_divergence(lost, handle.id.hex()).after(f"{clock(seen.time)}  "))
                 curve = found
 
 
@@ -63,12 +66,22 @@ def _stream(handle: JobHandle, losses: bool) -> None:
             for one in found:
                 if one not in curve:
                     event("loss", **one.to_dict())
+            if (lost := _lost(found, curve)) is not None:
+                say(of_divergence(lost, handle.id.hex()).text)
             curve = found
 
 
-def loss_lines(curve: Sequence[MergedLoss]) -> list[str]:
+def _lost(found: Sequence[MergedLoss], told: Sequence[MergedLoss]) -> float | None:
+    """Returns the latest loss if it is no finite number, and was not told before."""
+    new = [each.loss for each in found if each not in told]
+    return new[-1] if new and not math.isfinite(new[-1]) else None
+
+
+def loss_lines(curve: Sequence[MergedLoss], job: str) -> list[str]:
     """Returns the losses as lines of text, with a curve."""
-    return [*(of_loss(found).text for found in curve), sparkline([x.loss for x in curve])]
+    lost = _lost(curve, ())
+    advice = [] if lost is None else [of_divergence(lost, job).text]
+    return [*(of_loss(found).text for found in curve), sparkline([x.loss for x in curve]), *advice]
 
 
 def sparkline(values: Sequence[float]) -> str:

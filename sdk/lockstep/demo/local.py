@@ -44,8 +44,8 @@ YOURS = ("requester", "worker", "verifier")
 AUDITOR = "auditor"
 DEMO = "demo"
 """The holder of the folder while `lockstep demo --keep` runs in it."""
-UP_SECONDS = 120.0
-DOWN_SECONDS = 60.0
+UP_SECONDS = 600.0
+DOWN_SECONDS = 600.0
 POLL_SECONDS = 0.5
 RESTART_SECONDS, RESTART_MOST = 1.0, 60.0
 
@@ -181,6 +181,8 @@ def down(folder: Path) -> bool:
         if time.monotonic() > deadline:
             raise TryLater(f"process {holder.pid} has not ended", hint=f"its log is in {folder / 'logs'}")
         time.sleep(0.1)
+    if (left := LocalState.load(folder)) is not None and left.failure:
+        raise LockstepError(f"the market is down, not as it should: {left.failure}", hint="`lockstep local up` goes on")
     return True
 
 

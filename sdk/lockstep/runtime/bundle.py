@@ -22,8 +22,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockstep.base.decoding import file_bytes
+from lockstep.base.files import open_regular
 from lockstep.base.machine import memory
 from lockstep.base.redaction import HIDDEN, hide, redacted, scrubbed, spellings_of, urls_of
+from lockstep.base.settings import URLS
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, load_account, load_node_key
 from lockstep.chain.rpc import connect
@@ -58,13 +61,13 @@ class Cleaner:
     def of(settings: Settings) -> Cleaner:
         """Returns the cleaner for a home's keys and password, and for the URLs that the settings name."""
         for urls in (settings.rpc, settings.rpc_check, settings.storage, settings.coordinator):
-            if "://" in urls and not urls.startswith("dir:"):
+            if "://" in urls:
                 hide(urls)
         home, secrets = settings.home_path, set[bytes]()
         for file in (Path(settings.password_file).expanduser(), home / NODE_KEY):
-            with suppress(OSError):
+            with suppress(OSError, LockstepError):
                 # As the file has it, and as it is used.
-                secrets |= {file.read_bytes(), file.read_bytes().strip()}
+                secrets |= {data := file_bytes(file), data.strip()}
         with suppress(LockstepError):
             secrets.add(bytes(load_node_key(home / NODE_KEY)))
         # Without its password nobody here can spell the account's key, and the keystore itself is in no bundle.
@@ -139,12 +142,9 @@ def versions() -> dict[str, Any]:
 
 
 def settings_of(settings: Settings) -> dict[str, Any]:
-    """Returns every setting; URLs are reduced to their host, and the password to the name of its file."""
-    shown = {name: value for name, value in settings.__dict__.items() if name not in ("rpc", "rpc_check")}
-    for name in ("storage", "coordinator"):
-        if not shown[name].startswith(("dir://", "/ip4/", "/ip6/", "/dns")):
-            shown[name] = redacted(shown[name]) if shown[name] else ""
-    return {"rpc": redacted(settings.rpc), "rpc_check": redacted(settings.rpc_check or ""), **shown}
+    """Every setting; of URLs the host alone, of the password the file's name."""
+    shown = {name: redacted(getattr(settings, name)) if getattr(settings, name) else "" for name in URLS}
+    return settings.__dict__ | shown
 
 
 def outbox_of(settings: Settings) -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ def heads_of(settings: Settings) -> list[dict[str, Any]]:
 def tail(path: Path, lines: int) -> str:
     """Returns the last lines of a log file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - lines * 2000))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])

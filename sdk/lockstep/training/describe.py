@@ -5,7 +5,10 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 model = "net.py:make"  in place of the table, and of [batch]: a function that makes a model of one's own (`brought.py`);
                      texts are not due where it returns rows
 [adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, in place of [model]
-[tokens]             tokenizer = "tokenizer.json", separator, unknown: tokens of a Hugging Face tokenizer, not bytes
+field = "text"       the field of a *.jsonl that is the document
+bytes = false        true: files of any bytes, which need not be UTF-8
+[tokens]             tokenizer = "tokenizer.json", separator, unknown, control: tokens of a Hugging Face tokenizer, not
+                     bytes
 [batch]              rows, accumulation
 [strategy]           name = "diloco" and its fields;  [strategy.inner] name = "adamw" and its fields: so are [.outer],
                      [.codec], [.codec.then], [.aggregate] of the strategies that have them, and an optimizer's
@@ -21,7 +24,7 @@ gas_price = "5 wei"  tokens for a unit of a defender's gas; stakes rise with it
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
@@ -52,6 +55,7 @@ from lockstep.training.data import (
     EXCERPT_BYTES,
     HELD_OUT_FRACTION,
     SEPARATOR,
+    Document,
     Texts,
     byte_dataset,
     read_documents,
@@ -69,13 +73,14 @@ from lockstep.training.parameters import without_weights
 from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 from lockstep.training.templates import literal
-from lockstep.training.tokens import ALL, HELD_OUT, TRAIN, Tokenizer, documents_of, token_dataset
+from lockstep.training.texts import FIELD
+from lockstep.training.tokens import ALL, HELD_OUT, TRAIN, Tokenizer, checked_control, documents_of, token_dataset
 
 T = TypeVar("T")
 
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
-    "evaluation", "tokens", "start", "price", "gas_price", "arithmetic",
+    "evaluation", "tokens", "start", "price", "gas_price", "arithmetic", "field", "bytes",
 }  # fmt: skip
 REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATES, SCHEDULES)
 """The kinds of a strategy's pieces, by name."""
@@ -103,6 +108,9 @@ class Tokens:
     """The token after each document; "": an empty line."""
     unknown: bool = False
     """Let characters through that the tokenizer does not know."""
+    control: str = ""
+    """"token": a text that spells a control token becomes that token, as turns of a chat; "text": its characters; "":
+    it is refused."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,7 @@ def refuse_wrong(described: Mapping[str, Any]) -> None:
     refuse_unknown(described, KEYS, "the description")
     _refuse_wide(described, "")
     if not isinstance(described.get("texts", "" if _may_bring_rows(described) else None), str):
-        raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
+        raise UsageError("the description names no texts", 'write texts = "a folder of *.txt, *.md or *.jsonl"')
     if not isinstance(described.get("start", ""), str):
         raise UsageError(
             f"start is {described['start']!r}", 'write start = "a folder that `lockstep train pull` wrote"'
@@ -389,30 +397,45 @@ class _Text:
     path: Path
     recipe: Recipe | None
     vocabulary: int
+    field: str = FIELD
+    checked: bool = True
+    """Bytes must be UTF-8 without NULs."""
 
     def rows(self, side: str, row_tokens: int) -> Dataset:
         """The dataset of one side of the split."""
         if self.recipe is not None:
-            return token_dataset(documents_of(self.path, side), replace(self.recipe, side=side), row_tokens=row_tokens)
+            sources = documents_of(self.path, side, self.field)
+            return token_dataset(sources, replace(self.recipe, side=side), row_tokens=row_tokens)
+        documents = read_documents(self.path, self.field, checked=self.checked)
         if side == ALL:
-            return byte_dataset(_all(self.path), row_tokens=row_tokens)
-        split = _texts(self.path)
+            return byte_dataset(b"".join(d.text + SEPARATOR for d in documents), row_tokens=row_tokens)
+        split = _texts(documents, self.path)
         return byte_dataset(split.train if side == TRAIN else split.held_out, row_tokens=row_tokens)
 
 
 def _text(described: Mapping[str, Any], folder: Path) -> _Text:
     path = _path(folder, described["texts"], "texts")
     given = _value(Tokens, _table(described, "tokens"), "tokens")
+    named, any_bytes = described.get("field", FIELD), described.get("bytes", False)
+    if not isinstance(named, str) or not named:
+        raise UsageError(f"field is {named!r}", f'the field of a *.jsonl that is the document, as "{FIELD}"')
+    if not isinstance(any_bytes, bool) or (any_bytes and "tokens" in described):
+        raise UsageError(
+            "bytes = true beside [tokens]" if any_bytes is True else f"bytes is {any_bytes!r}",
+            "true reads files of any bytes, without a tokenizer",
+        )
     if not given.tokenizer:
         if "tokens" in described:
             raise UsageError(
                 "[tokens] names no tokenizer",
                 'write tokenizer = "a tokenizer.json", or leave [tokens] out to train on bytes',
             )
-        return _Text(path, None, BYTE_VOCABULARY)
+        return _Text(path, None, BYTE_VOCABULARY, named, not any_bytes)
     tokenizer = Tokenizer.read(_path(folder, given.tokenizer, "tokens.tokenizer"))
     tokenizer.separator(given.separator)
-    return _Text(path, Recipe(tokenizer.data, given.separator, unknown=given.unknown), tokenizer.vocabulary)
+    checked_control(given.control, "tokens.control")
+    recipe = Recipe(tokenizer.data, given.separator, unknown=given.unknown, control=given.control)
+    return _Text(path, recipe, tokenizer.vocabulary, named)
 
 
 def _path(folder: Path, written: str, where: str) -> Path:
@@ -428,12 +451,7 @@ def _path(folder: Path, written: str, where: str) -> Path:
     return path
 
 
-def _all(folder: Path) -> bytes:
-    return b"".join(document.text + SEPARATOR for document in read_documents(folder))
-
-
-def _texts(folder: Path) -> Texts:
-    documents = read_documents(folder)
+def _texts(documents: Sequence[Document], folder: Path) -> Texts:
     if len(documents) < 2:
         raise UsageError(f"{len(documents)} document in {folder}", "give at least two: one is held out")
     # The order in which `split_documents` deals them, so that both sides come out whole.

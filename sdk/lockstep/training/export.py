@@ -80,6 +80,15 @@ def save_tokenizer(folder: Path, recipe: Recipe) -> None:
     write_atomically(folder / "tokenizer_config.json", [(json.dumps(config, indent=2) + "\n").encode()])
 
 
+def not_finite(path: Path) -> list[str]:
+    """The names of a safetensors file's tensors that hold a NaN or an infinity."""
+    import torch
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as stored:
+        return [name for name in stored.keys() if not torch.isfinite(stored.get_tensor(name)).all()]  # noqa: SIM118
+
+
 def load_config(folder: Path) -> Mapping[str, Any]:
     """`config.json` as `save_model` was given it; NotFoundError if it is missing, PayloadInvalid if it is none."""
     if not (folder / CONFIG_FILE).is_file():

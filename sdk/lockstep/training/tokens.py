@@ -5,7 +5,8 @@
 
 A document is encoded piece by piece, so that a text of any length needs little memory. A piece ends after the last
 newline among its PIECE_BYTES, else after the last space, else with the last whole character: where it ends follows from
-the text alone. Special tokens are not added; the separator stands after each document. Tokens go to a file in the
+the text alone. Special tokens are not added, and a text that spells one is refused unless the recipe lets it through;
+the separator stands after each document. Tokens go to a file in the
 user's cache and are mapped from there. A process that is killed leaves a file that the next one begins anew.
 """
 
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -22,11 +23,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from lockstep.base.files import remove_unlocked, sync_folder, written_alone
+from lockstep.base.files import open_regular, remove_unlocked, sync_folder, written_alone
 from lockstep.base.settings import cache_directory
 from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
-from lockstep.storage.dataset import MAX_DATASET_BYTES, MAX_TOKENIZER_BYTES, SIDES, Dataset, Recipe
+from lockstep.storage.dataset import CONTROLS, MAX_DATASET_BYTES, MAX_TOKENIZER_BYTES, SIDES, Dataset, Recipe
 from lockstep.training.data import EXCERPT_BYTES, HELD_OUT_FRACTION, SEPARATOR
+from lockstep.training.texts import FIELD, Source, refuse_zeros, sources_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Encoder
@@ -36,19 +38,11 @@ PIECE_BYTES = 1 << 18
 BATCH = 8
 """Pieces that threads encode side by side."""
 TRAIN, HELD_OUT, ALL = SIDES
+_, TOKEN, TEXT = CONTROLS
 READ_BYTES = 1 << 20
 PART = ".part"
 """The ending of a file of tokens that is being made."""
 _WORD = np.dtype("<i4")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A document on disk, or the part of it up to `most` bytes."""
-
-    path: Path
-    most: int | None = None
-    """Bytes of it that are used, cut back to whole characters; None: all."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +54,14 @@ class Tokenizer:
     encoder: Encoder = field(repr=False)
     vocabulary: int
     """One more than the largest token."""
+    unk: int | None = None
+    """The token of whatever the tokenizer does not know; None: it has none."""
 
     @staticmethod
     def read(path: Path) -> Tokenizer:
         """Reads the tokenizer in a file; UsageError if it cannot be read, is too large or is not a tokenizer."""
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 data = file.read(MAX_TOKENIZER_BYTES + 1)
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}", "name a tokenizer.json") from error
@@ -94,7 +90,18 @@ class Tokenizer:
         tokens = encoder.get_vocab(with_added_tokens=True)
         if not tokens:
             raise UsageError("no tokenizer: its vocabulary is empty", hint)
-        return Tokenizer(data, encoder, max(tokens.values()) + 1)
+        return Tokenizer(data, encoder, max(tokens.values()) + 1, _unknown_token(encoder, data))
+
+    def controls(self, separator: str) -> dict[str, int]:
+        """Returns the tokens that stand for no text, by spelling: those called special, and the separator."""
+        added = self.encoder.get_added_tokens_decoder().items()
+        return {t.content: number for number, t in added if t.special or t.content == separator}
+
+    def place_of(self, text: str, token: int | None) -> str:
+        """Returns the part of a text that became a token."""
+        found = self.encoder.encode(text, add_special_tokens=False)
+        start, end = next((o for o, number in zip(found.offsets, found.ids, strict=True) if number == token), (0, 0))
+        return text[start : max(end, start + 1)]
 
     def separator(self, token: str) -> list[int]:
         """Returns the tokens between documents: the named one, or, for "", those of an empty line."""
@@ -121,8 +128,16 @@ class Tokenizer:
         if character.isspace() or (normalizer is not None and not normalizer.normalize_str(character).strip()):
             return False
         (ids,) = self.encode([character])
-        unk = getattr(self.encoder.model, "unk_token", None)
-        return not ids or (isinstance(unk, str) and self.encoder.token_to_id(unk) in ids)
+        return not ids or self.unk in ids
+
+
+def _unknown_token(encoder: Encoder, data: bytes) -> int | None:
+    """Returns the number of the unknown token, which a model names by its spelling or by its place."""
+    spelled = getattr(encoder.model, "unk_token", None)
+    if isinstance(spelled, str):
+        return encoder.token_to_id(spelled)
+    place = json.loads(data).get("model", {}).get("unk_id")
+    return place if isinstance(place, int) else None
 
 
 def checked_side(side: str) -> str:
@@ -132,26 +147,31 @@ def checked_side(side: str) -> str:
     return side
 
 
-def documents_of(texts: Path, side: str) -> list[Source]:
-    """The documents of one side of a folder of *.txt (or of one file, which is not split), in their dealt order.
+def checked_control(control: str, name: str) -> str:
+    """Returns the way to read control tokens unchanged; UsageError if it is none."""
+    if control not in CONTROLS:
+        raise UsageError(f"{name} is {control!r}", '"token", "text", or nothing: such a text is refused')
+    return control
+
+
+def documents_of(texts: Path, side: str, named: str = FIELD) -> list[Source]:
+    """The documents of one side of a folder (or of one file, which is not split), in their dealt order.
 
     The split is that of texts as bytes: one document in HELD_OUT_FRACTION is held out, with its first EXCERPT_BYTES.
+    `named`: the field of a *.jsonl that is the document.
     """
-    if texts.is_file():
+    sources = sources_of(texts, named)
+    if len(sources) == 1 and texts.is_file():
         if side == HELD_OUT:
-            raise UsageError(f"{texts} is one document", "give a folder of at least two: one is held out")
-        return [Source(texts)]
-    paths = sorted(texts.glob("*.txt"), key=lambda path: sha256(path.name.encode()).digest())
-    if not paths:
-        raise UsageError(f"no *.txt in {texts}", "name a folder of text files, or one file")
+            raise UsageError(f"{texts} is one document", "a folder of two at least: one is held out")
+        return sources
     if side == ALL:
-        return [Source(path) for path in sorted(paths)]
-    if len(paths) < 2:
-        raise UsageError(f"{texts} has {len(paths)} document", "give at least two: one is held out")
-    held = max(1, len(paths) // HELD_OUT_FRACTION)
-    return [Source(path, EXCERPT_BYTES) for path in paths[:held]] if side == HELD_OUT else [
-        Source(path) for path in paths[held:]
-    ]  # fmt: skip
+        return sources
+    if len(sources) < 2:
+        raise UsageError(f"{len(sources)} document in {texts}", "two at least: one is held out")
+    dealt = sorted(sources, key=lambda source: sha256(source.name.encode()).digest())
+    held = max(1, len(dealt) // HELD_OUT_FRACTION)
+    return [replace(source, most=EXCERPT_BYTES) for source in dealt[:held]] if side == HELD_OUT else dealt[held:]
 
 
 def token_dataset(sources: Sequence[Source], recipe: Recipe, *, row_tokens: int, folder: Path | None = None) -> Dataset:
@@ -178,15 +198,13 @@ def token_dataset(sources: Sequence[Source], recipe: Recipe, *, row_tokens: int,
     return Dataset(words, tokenizer.vocabulary, recipe)
 
 
-def verify(dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | None = None) -> None:
-    """Checks that the dataset's rows are the texts' tokens by its manifest's recipe; raises Mismatch if not. Needs no
-    key."""
+def verify(
+    dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | None = None, named: str = FIELD
+) -> None:
+    """Raises Mismatch unless the dataset's rows are the texts' tokens by the recipe of its manifest; anybody can."""
     if recipe is None:
-        raise UsageError(
-            "the dataset has no tokenizer: it is of bytes or of images",
-            "only a dataset with a tokenizer records how it was made",
-        )
-    own = token_dataset(documents_of(texts, recipe.side), recipe, row_tokens=dataset.row_tokens, folder=folder)
+        raise UsageError("a dataset of bytes, or of images", "only one with a tokenizer says how it was made")
+    own = token_dataset(documents_of(texts, recipe.side, named), recipe, row_tokens=dataset.row_tokens, folder=folder)
     # INVARIANT: every row is the tokenisation of the text, and no text is left out.
     if own.rows.shape != dataset.rows.shape:
         raise Mismatch(
@@ -204,7 +222,7 @@ def verify(dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | 
 
 
 def pieces(file: BinaryIO, most: int | None, name: str) -> Iterator[str]:
-    """Yields the pieces of a text, which are encoded one by one; raises UsageError if it is not UTF-8."""
+    """The pieces of a text; UsageError if it is not UTF-8, or has a NUL."""
     held, at, left = b"", 0, most
     while True:
         block = file.read(READ_BYTES if left is None else min(READ_BYTES, left))
@@ -216,6 +234,7 @@ def pieces(file: BinaryIO, most: int | None, name: str) -> Iterator[str]:
             if ends and cut == len(held) and most is not None:
                 cut = _whole(held) or cut
                 held = held[:cut]
+            refuse_zeros(held[:cut], name, at)
             try:
                 yield held[:cut].decode()
             except UnicodeDecodeError as error:
@@ -260,7 +279,7 @@ def _write(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], recipe: 
             if path.is_file():
                 part.unlink()
                 return
-            for tokens in _tokens(tokenizer, sources, separator, recipe.unknown):
+            for tokens in _tokens(tokenizer, sources, separator, recipe):
                 file.write(np.asarray(tokens, _WORD).tobytes())
             file.flush()
             os.fsync(file.fileno())
@@ -272,32 +291,54 @@ def _write(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], recipe: 
 
 
 def _tokens(
-    tokenizer: Tokenizer, sources: Sequence[Source], separator: list[int], unknown: bool
+    tokenizer: Tokenizer, sources: Sequence[Source], separator: list[int], recipe: Recipe
 ) -> Iterator[list[int]]:
     known: set[str] = set()
+    controls = {} if recipe.control == TOKEN else tokenizer.controls(recipe.separator)
+    spelled = {} if recipe.control else controls
+    tokenizer.encoder.encode_special_tokens = recipe.control == TEXT
     for source in sources:
-        parts = _checked(_pieces_of(source), source.path, tokenizer, None if unknown else known)
+        parts = _checked(_pieces_of(source), source.label, tokenizer, None if recipe.unknown else known)
         while batch := list(islice(parts, BATCH)):
-            yield from tokenizer.encode(batch)
+            for text, tokens in zip(batch, tokenizer.encode(batch), strict=True):
+                # INVARIANT: no document ends, and no turn of a chat begins, where its author merely spelled a token.
+                if found := next((each for each in spelled if each in text), "") or _token_in(
+                    tokens, controls, tokenizer
+                ):
+                    raise UsageError(
+                        f"{source.label} spells {found!r}, a control token of the tokenizer",
+                        'take it out; or control = "text" under [tokens] (`dataset build --control text`) reads its '
+                        'characters, and control = "token" makes the token of it',
+                    )
+                if not recipe.unknown and tokenizer.unk in tokens:
+                    lost = tokenizer.place_of(text, tokenizer.unk)[:40]
+                    raise UsageError(
+                        f"{source.label} has {lost!r}, which the tokenizer does not know",
+                        "another tokenizer may; unknown = true under [tokens] lets it through",
+                    )
+                yield tokens
         yield separator
 
 
+def _token_in(tokens: list[int], controls: Mapping[str, int], tokenizer: Tokenizer) -> str:
+    """Returns a control token among a text's, which a normalizer made of other letters; the unknown one has a rule of
+    its own."""
+    marks = {number: each for each, number in controls.items() if number != tokenizer.unk}
+    return next((marks[number] for number in tokens if number in marks), "") if marks else ""
+
+
 def _pieces_of(source: Source) -> Iterator[str]:
-    try:
-        with source.path.open("rb") as file:
-            yield from pieces(file, source.most, str(source.path))
-    except OSError as error:
-        raise UsageError(f"{source.path} cannot be read: {error.strerror}", "name readable files") from error
+    with source.open() as file:
+        yield from pieces(file, source.most, source.label)
 
 
-def _checked(parts: Iterable[str], path: Path, tokenizer: Tokenizer, known: set[str] | None) -> Iterator[str]:
-    """Yields the pieces; raises UsageError for a character without tokens. `known` caches characters with tokens; None:
-    no check."""
+def _checked(parts: Iterable[str], label: str, tokenizer: Tokenizer, known: set[str] | None) -> Iterator[str]:
+    """Yields the pieces; UsageError for a character without tokens. `known`: characters that have; None: no check."""
     for part in parts:
         for character in () if known is None else sorted(set(part) - known):
             if tokenizer.unknown(character):
                 raise UsageError(
-                    f"{path} has {character!r} (U+{ord(character):04X}), which the tokenizer does not know",
+                    f"{label} has {character!r} (U+{ord(character):04X}), which the tokenizer does not know",
                     "a tokenizer of bytes knows every character; unknown = true under [tokens] lets it through",
                 )
         if known is not None:
@@ -309,17 +350,15 @@ def _key(sources: Sequence[Source], recipe: Recipe) -> bytes:
     """Hashes all that the tokens follow from: the texts' bytes, the recipe, the library's version."""
     import tokenizers
 
-    key = sha256(json.dumps([1, tokenizers.__version__, PIECE_BYTES, recipe.separator, recipe.unknown]).encode())
+    said = [2, tokenizers.__version__, PIECE_BYTES, recipe.separator, recipe.unknown, recipe.control]
+    key = sha256(json.dumps(said).encode())
     key.update(sha256(recipe.tokenizer).digest())
     for source in sources:
         content = sha256()
-        try:
-            with source.path.open("rb") as file:
-                left = source.most
-                while block := file.read(READ_BYTES if left is None else min(READ_BYTES, left)):
-                    content.update(block)
-                    left = None if left is None else left - len(block)
-        except OSError as error:
-            raise UsageError(f"{source.path} cannot be read: {error.strerror}", "name readable files") from error
+        with source.open() as file:
+            left = source.most
+            while block := file.read(READ_BYTES if left is None else min(READ_BYTES, left)):
+                content.update(block)
+                left = None if left is None else left - len(block)
         key.update(content.digest())
     return key.digest()

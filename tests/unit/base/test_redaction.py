@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.base import redaction
-from lockstep.base.redaction import HIDDEN, NO_URL, hide, redacted, scrubbed, urls_of
+from lockstep.base.redaction import HIDDEN, NO_URL, hide, redacted, scrubbed, shown, urls_of
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +25,19 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://[broken/key", NO_URL),
         ("http://example.io:port/key", NO_URL),
         ("", NO_URL),
+        ("dir:///tmp/a,b", "dir:///tmp/a,b"),
+        ("dir://~/blocks?key=k#f", "dir://~/blocks"),
+        ("dir://user:pw@host/blocks", "dir://host"),
+        ("dir:///a,b, gateway+https://u:pw@c.io/key", "dir:///a,b, gateway+https://c.io"),
+        ("gateway+http://u:pw@a.io:9,gateway+https://b.io/?t=key", "gateway+http://a.io:9, gateway+https://b.io"),
+        ("/ip4/127.0.0.1/tcp/5001/http", "/ip4/127.0.0.1/tcp/5001/http"),
+        ("/ip4/127.0.0.1/tcp/5001/http?token=key", NO_URL),
+        ("/ip4/1.2.3.4/tcp/1/http,gateway+https://u@c.io", "/ip4/1.2.3.4/tcp/1/http, gateway+https://c.io"),
+        ("http://user:12/34@host", NO_URL),
+        ("http://user:12#34@host", NO_URL),
+        ("user:pw@host:5001", NO_URL),
+        ("sqlite:////srv/index.sqlite", "sqlite:////srv/index.sqlite"),
+        ("postgresql+psycopg://user:pw@db/name", "postgresql+psycopg://db"),
     ],
 )
 def test_the_host_alone_is_shown(url: str, shown: str) -> None:
@@ -52,6 +65,23 @@ def test_no_part_of_a_hidden_url_is_left_in_a_text(told: str) -> None:
     for secret in ("deadbeefcafe", "t0k3n-value", "pass-word", "ace"):
         assert secret not in left
     assert "https://a.io" in left or HIDDEN in left
+
+
+def test_a_user_is_taken_out_of_any_url() -> None:
+    assert scrubbed("no route to http://me:pw@a.io:9/x, nor to ws://k@b.io") == (
+        "no route to http://a.io:9/x, nor to ws://b.io"
+    )
+
+
+def test_a_user_called_by_a_plain_word_leaves_the_word_to_others() -> None:
+    hide("dir:///tmp/lockstep,gateway+https://lockstep:sh0rt@a.io")
+    assert scrubbed('{"schema": "lockstep/1"} in /tmp/lockstep') == '{"schema": "lockstep/1"} in /tmp/lockstep'
+    assert scrubbed("GET https://lockstep:sh0rt@a.io/ipfs") == "GET https://a.io/ipfs"
+
+
+def test_a_setting_is_shown_by_its_hosts() -> None:
+    given = {"storage": ["http://u:pw@a.io"], "home": "/home/me@work", "threads": 2, "rpc": "u:pw@a.io"}
+    assert shown(given) == {"storage": ["http://a.io"], "home": "/home/me@work", "threads": 2, "rpc": NO_URL}
 
 
 def test_what_is_no_secret_stays() -> None:

@@ -71,6 +71,40 @@ def test_state_survives_kill_and_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_stopped_chain_keeps_its_last_block_in_a_bounded_file_and_half_a_write_is_dropped(tmp_path: Path) -> None:
+    state, half = tmp_path / "state.json", tmp_path / ".state.json.1-00000000"
+    with Devnet(tmp_path, seed=1, block_seconds=0, keep_state=True) as chain:
+        addresses = deploy(chain.w3, chain.account("deployer"))
+        chain.mine(600)
+        last = chain.w3.eth.block_number
+    assert state.stat().st_size < 600 * 10_000, "not every block's state"
+    half.write_text('{"block"')
+    with Devnet(tmp_path, seed=1, block_seconds=0, keep_state=True) as again:
+        assert not half.exists()
+        assert again.w3.eth.block_number == last
+        assert Contracts.at(again.w3, addresses).vault.unbond_seconds() > 0
+
+
+@pytest.mark.slow
+def test_a_state_that_cannot_be_written_is_told_and_the_last_whole_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = Devnet(tmp_path, seed=1, block_seconds=0, keep_state=True)
+    chain.mine(3)
+    chain._save()
+    whole = (tmp_path / "state.json").read_bytes()
+
+    def full(*_: object) -> None:
+        raise DoctorError("the disk is full", "free some space")
+
+    monkeypatch.setattr(devnet_module, "write_atomically", full)
+    with pytest.raises(DoctorError, match="full"):
+        chain.stop()
+    assert not _runs(chain.pid)
+    assert (tmp_path / "state.json").read_bytes() == whole
+
+
+@pytest.mark.slow
 def test_a_killed_parent_takes_its_chain_along(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path; from lockstep.chain.devnet import Devnet;"

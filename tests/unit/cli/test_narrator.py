@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+
 import pytest
 
 from lockstep.base.naming import SHOWN_DIGITS, short
 from lockstep.base.networks import PROGRAMS
+from lockstep.cli import watching
 from lockstep.cli.narrator import CHAIN, countdown, of_chain, of_loss, of_program
 from lockstep.cli.schema import bundled
 from lockstep.demo.run import PROGRAM_OR_LIAR
@@ -51,6 +56,34 @@ def test_every_event_of_a_program_has_a_sentence(command: str) -> None:
         line = of_program("worker-0", {**fields, "event": name}, PROGRAM_OR_LIAR)
         assert line.text.startswith("worker-0 ")
         assert "None" not in line.text, f"{name}: {line.text}"
+
+
+def test_a_loss_that_is_no_number_is_told_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.chain.plain.plain", lambda *_: {})
+    curve = [MergedLoss(i, i, loss, 2, "", Cid("x")) for i, loss in enumerate((2.5, math.nan, math.nan, 2.0, math.inf))]
+
+    class Handle:
+        """A job whose every merge adds a loss."""
+
+        id = bytes(range(32))
+        asked = 0
+
+        def watch(self) -> Iterator[SimpleNamespace]:
+            for _ in (*curve, "one more look"):
+                yield SimpleNamespace(name="Merged", block=1, time=1, contract="JobMarket", args={})
+
+        def losses(self, known: list[MergedLoss]) -> list[MergedLoss]:
+            self.asked += 1
+            return curve[: self.asked]
+
+    watching._stream(Handle(), losses=True)  # type: ignore[arg-type]
+    told = [line for line in capsys.readouterr().err.splitlines() if "diverged" in line]
+    assert [line.split(":")[0] for line in told] == ["the loss is nan", "the loss is nan", "the loss is inf"]
+    assert all("`lockstep train cancel 00010203`" in line for line in told)
+    assert "diverged" in watching.loss_lines(curve, Handle.id.hex())[-1]
+    assert "diverged" not in "".join(watching.loss_lines(curve[:1], Handle.id.hex()))
 
 
 def test_no_sentence_is_of_an_event_that_nobody_prints() -> None:

@@ -13,6 +13,8 @@ from lockstep.cli.storage import storage_app
 from lockstep.protocol.errors import BlobMissing, DoctorError, LockstepError, PayloadInvalid, Unreachable, UsageError
 from lockstep.storage import cid_of
 
+from .conftest import Lockstep
+
 DATA = bytes(range(256)) * 3000
 """Three blocks, and not text."""
 
@@ -54,6 +56,30 @@ def test_json_is_one_envelope(storage: str, capsys: pytest.CaptureFixture[str]) 
         run(*arguments, "--json")
         (line,) = capsys.readouterr().out.splitlines()
         assert json.loads(line) == {"schema": "lockstep/1", "ok": True, "data": expected}, arguments
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://some-body:pass-word@127.0.0.1:5001", "http://127.0.0.1:5001/?token=pass-word",
+        "http://127.0.0.1:5001/#pass-word", "http://some-body:pass-word/@127.0.0.1:5001", "http://:pass-word@[::1",
+        "some-body:pass-word@127.0.0.1:5001", "dir://some-body:pass-word@host/store", "ftp://some-body:pass-word@host",
+        "/ip4/127.0.0.1/tcp/1/http?token=pass-word", "gateway+http://some-body:pass-word@127.0.0.1:1",
+        "dir://STORE,gateway+http://some-body:pass-word@127.0.0.1:1", "gateway+http://127.0.0.1:1/?token=pass-word",
+    ],
+)  # fmt: skip
+def test_no_user_password_or_query_of_a_store_is_told(
+    lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str
+) -> None:
+    url = url.replace("STORE", str(tmp_path / "store"))
+    Path("f").write_bytes(b"hello")
+    monkeypatch.setenv("LOCKSTEP_STORAGE", url)
+    for arguments in (("put", "f"), ("get", cid_of(b"hello")), ("put", "f", url)):
+        for options in ((), ("--storage", url), ("--json",)):
+            done = lockstep("storage", *arguments, *options)
+            told = done.out + done.err
+            assert "bug" not in told
+            assert not [secret for secret in ("some-body", "pass-word") if secret in told], told
 
 
 @pytest.mark.usefixtures("storage")

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.chain.contracts import Contracts
+from lockstep.chain import contracts as contracts_of
+from lockstep.chain.contracts import Contracts, Token
 from lockstep.chain.deployment import deploy
 from lockstep.chain.outbox import Outbox
 from lockstep.cli.staking import _tell
-from lockstep.protocol.errors import FundsError, LockstepError, NotOwner, TryLater, Unreachable, UsageError
+from lockstep.protocol.errors import ChainError, FundsError, LockstepError, NotOwner, TryLater, Unreachable, UsageError
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.runtime.staking import Moved, StakingAccount
 from tests.support.memory.devnet import MemoryDevnet
@@ -80,6 +81,51 @@ def test_a_stolen_home_takes_nothing_and_the_owner_gets_all(bench: Bench) -> Non
     assert cold.withdraw().amount == 70
     assert (bench.tokens(cold), cold.wallet()) == (100, 100)
     assert (bench.tokens(thief), bench.tokens(hot)) == (0, wallet)
+
+
+def test_a_token_without_permits_is_approved_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    token, vault = bench.contracts.token, bench.contracts.vault
+
+    def none(_: Token) -> None:
+        raise ChainError("no domain", "approve")
+
+    monkeypatch.setattr(Token, "_own_domain", none)
+    token._domain = None
+    bench.hot.told(bench.hot.stake(Wei(50)))
+    assert (vault.free(bench.hot.key), token.allowance(bench.hot.key, vault.address)) == (150, 0)
+    # Some tokens change no allowance that is not zero.
+    bench.hot.outbox.send(token.approve(vault.address, Wei(7)), "an earlier one")
+    labels = [call.data[-32:] for call in token.approvals(bench.hot.key, vault.address, Wei(5))]
+    assert [int.from_bytes(each, "big") for each in labels] == [0, 5]
+    for _ in range(2):
+        bench.hot.told(bench.hot.stake(Wei(5)))
+    assert vault.free(bench.hot.key) == 160
+    bench.hot.outbox.send(token.approve(vault.address, Wei(2**256 - 1)), "once for all")
+    assert token.approvals(bench.hot.key, vault.address, Wei(5)) == ()
+
+
+def test_a_domain_is_found_by_its_separator_and_a_permit_is_tried(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, read, asked = bench.contracts.token, Token.read, []
+
+    def old(self: Token, function: str, *arguments: object, **options: object) -> object:
+        asked.append(function)
+        if function == "eip712Domain":
+            raise ChainError("reverted", "an older token")
+        return read(self, function, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Token, "read", old)
+    token._domain = None
+    bench.hot.told(bench.hot.stake(Wei(50)))
+    assert bench.contracts.vault.free(bench.hot.key) == 150
+    assert token._domain, "the separator proves it"
+    assert "allowance" not in asked, "by a permit"
+    monkeypatch.setattr(contracts_of, "_separator", lambda domain: bytes(32))
+    token._domain = None
+    bench.hot.told(bench.hot.stake(Wei(50)))
+    assert token._domain is False
+    assert bench.contracts.vault.free(bench.hot.key) == 200, "by approve"
 
 
 def test_an_owner_is_asked_before_it_owns(bench: Bench) -> None:

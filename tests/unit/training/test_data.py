@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+import re
+import socket
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
-from lockstep.training import data
+from lockstep.base.decoding import file_bytes
+from lockstep.base.settings import resolve
+from lockstep.protocol.errors import DoctorError, KeyStoreError, Mismatch, UsageError
+from lockstep.storage.directory import DirectoryStore
+from lockstep.training import data, texts
 from lockstep.training.data import Document, Texts
+from lockstep.training.tokens import Tokenizer, documents_of
 
 DOCUMENTS = [Document(f"{number}.txt", bytes([65 + number]) * 5000) for number in range(20)]
 
@@ -84,6 +92,104 @@ def test_a_text_that_cannot_be_read_is_named(tmp_path: Path, what: str) -> None:
     with pytest.raises(UsageError, match=r"b\.txt cannot be read") as error:
         data.read_documents(tmp_path)
     assert error.value.hint
+
+
+def folder_of(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+ROOT = "efe75209975ba61a4d6b78cdaf3f2bbaf2d6f508ff42851c7ccc2a423631f2ec"
+LINES = b'{"text": "one", "id": 1}\n\n{"text": "t\\u00e9", "title": "x"}\n'
+
+
+def test_documents_are_files_and_lines_in_nested_folders_packed_or_not(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {
+        "b.txt": b"b", "a/z.txt": b"az", "a.txt": b"a", "a/n/q.md.gz": gzip.compress(b"q"), "c.jsonl": LINES,
+        "d.jsonl.gz": gzip.compress(LINES), "e.txt.gz": gzip.compress(b"\xef\xbb\xbfe"), ".hidden/x.txt": b"no",
+        "table.csv": b"no", "picture.png": b"no", "f.txt": b"\xef\xbb\xbff", "crlf.txt": b"1\r\n",
+    })  # fmt: skip
+    (folder / "a/up").symlink_to(folder)
+    (folder / "g.txt").symlink_to(folder / "a.txt")
+    assert [(d.name, d.text.decode()) for d in data.read_documents(folder)] == [
+        ("a/n/q.md.gz", "q"), ("a/z.txt", "az"), ("a.txt", "a"), ("b.txt", "b"), ("c.jsonl:1", "one"),
+        ("c.jsonl:3", "té"), ("crlf.txt", "1\r\n"), ("d.jsonl.gz:1", "one"), ("d.jsonl.gz:3", "té"), ("e.txt.gz", "e"),
+        ("f.txt", "f"), ("g.txt", "a"),
+    ]  # fmt: skip
+    assert [d.text for d in data.read_documents(folder / "c.jsonl")] == [b"one", "té".encode()]
+
+
+def test_the_rows_of_a_folder_of_texts_stay_what_they_were(tmp_path: Path) -> None:
+    from lockstep.training.describe import _text
+
+    folder_of(tmp_path / "texts", {f"{name}.txt": name.encode() * 60 for name in ("b", "a", "D", "ö", "a b", ".c")})
+    assert _text({"texts": "texts"}, tmp_path).rows("train", 17).root.hex() == ROOT
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl", b'{"text": "x"}\n{"content": "y"}\n', r"a.jsonl, line 2 has no text under 'text'"),
+        ("a.jsonl", b'{"text": 3}', "line 1 has no text"),
+        ("a.jsonl", b"[1]", "line 1 is no object"),
+        ("a.jsonl", b'{"text": "x"', "line 1 is not JSON"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "line 1 has half of a surrogate"),
+        ("a.jsonl", b'{"text": "a\\u0000"}', "line 1 has a NUL at byte 1"),
+        ("a.jsonl", b"\xff", "line 1 is not JSON"),
+        ("a.txt.gz", b"no gzip", "cannot be unpacked"),
+        ("a.txt.gz", gzip.compress(b"x" * 99)[:-9], "cannot be unpacked"),
+        ("a.txt.gz", gzip.compress(bytes(3 << 20)), "unpacks to more than 1 MiB"),
+        ("a.jsonl.gz", gzip.compress(LINES * 99_999), "unpacks to more than 1 MiB"),
+        ("a.csv", b"x", r"is a table.*pandas\.read_csv\('a\.csv'\)"),
+        ("a.parquet", b"x", r"is a table.*pandas\.read_parquet"),
+        ("a.txt", "x".encode("utf-16-le"), "a.txt has a NUL at byte 1: is it UTF-16"),
+    ],
+)
+def test_a_file_that_is_no_text_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, told: str
+) -> None:
+    monkeypatch.setattr(texts, "MAX_UNPACKED_BYTES", 1 << 20)
+    folder_of(tmp_path, {name: content})
+    for place in (tmp_path, tmp_path / name):
+        with pytest.raises(UsageError) as refused:
+            data.read_documents(place)
+        assert re.search(told, f"{refused.value.message} {refused.value.hint}")
+
+
+def test_another_field_of_a_line_and_any_bytes_can_be_meant(tmp_path: Path) -> None:
+    folder_of(tmp_path / "lines", {"a.jsonl": b'{"content": "x"}\n{"content": "y"}\n'})
+    assert [d.text for d in data.read_documents(tmp_path / "lines", "content")] == [b"x", b"y"]
+    folder_of(tmp_path / "bytes", {"a.txt": b"\0\xff"})
+    assert data.read_documents(tmp_path / "bytes", checked=False)[0].text == b"\0\xff"
+
+
+@pytest.mark.parametrize("kind", ["a named pipe", "a socket", "a device", "a folder"])
+@pytest.mark.timeout(20)
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "b.txt"
+    folder_of(tmp_path, {"a.txt": b"text"})
+    with socket.socket(socket.AF_UNIX) as bound:
+        if kind == "a named pipe":
+            os.mkfifo(path)
+        elif kind == "a socket":
+            bound.bind(os.path.relpath(path))
+        elif kind == "a device":
+            path.symlink_to("/dev/zero")
+        else:
+            path.mkdir()
+        for read in (data.read_documents, lambda folder: documents_of(folder, "all")):
+            with pytest.raises(UsageError, match=rf"b\.txt cannot be read: it is {kind}"):
+                read(tmp_path)
+        with pytest.raises(UsageError, match=f"it is {kind}"):
+            Tokenizer.read(path)
+        with pytest.raises(OSError, match=f"it is {kind}"):
+            file_bytes(path)
+        with pytest.raises(KeyStoreError, match=f"it is {kind}"):
+            resolve(password_file=str(path)).password()
+        with DirectoryStore(tmp_path / "store") as store, pytest.raises(UsageError, match=f"it is {kind}"):
+            store.put_file(path)
 
 
 def test_demo_corpus_is_the_pinned_one(sotu: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from lockstep.protocol.errors import LockstepError, NotFoundError, PayloadInvalid
 from lockstep.training.baseline import evaluate, load_parameters, train_eager
-from lockstep.training.export import generate, load_model, save_model
+from lockstep.training.export import generate, load_model, not_finite, save_model
 from lockstep.training.models import GPT, GPTConfig, build_model, describe, next_token_loss
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters, layout_of
@@ -132,3 +134,9 @@ def test_a_spec_that_repeats_one_tensor_fills_no_disk(tmp_path: Path) -> None:
     with pytest.raises(PayloadInvalid, match="names 67108864 elements, the job holds 1048576"):
         save_model(tmp_path / "out", np.zeros(1 << 20, np.float32), parts, {})
     assert not (tmp_path / "out").exists()
+
+
+def test_tensors_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    tensors = {"a": torch.ones(3), "b": torch.tensor([1.0, math.nan]), "c": torch.tensor([math.inf])}
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert not_finite(tmp_path / "model.safetensors") == ["b", "c"]

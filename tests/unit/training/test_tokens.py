@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -178,8 +179,56 @@ def test_a_character_that_the_tokenizer_does_not_know_is_refused_unless_it_is_le
         token_dataset(sources, Recipe(characters), row_tokens=4, folder=tmp_path)
     lenient = token_dataset(sources, Recipe(characters, unknown=True), row_tokens=4, folder=tmp_path)
     assert lenient.row_count >= 8
-    (tmp_path / "t.txt").write_text("\U0001f600 ☃ \x00 " * 9)
+    (tmp_path / "t.txt").write_text("\U0001f600 ☃ \x01 " * 9)
     assert token_dataset(sources, Recipe(bytelevel), row_tokens=4, folder=tmp_path).row_count, "bytes know them all"
+
+
+@pytest.mark.parametrize(
+    "content", ["the quick".encode("utf-16-le"), "the quick".encode("utf-16-be"), "я, ты".encode("utf-16-le"), bytes(9)]
+)
+def test_utf16_that_passes_for_utf8_is_told_with_its_place(tmp_path: Path, bytelevel: bytes, content: bytes) -> None:
+    (tmp_path / "t.txt").write_bytes(content)
+    with pytest.raises(UsageError, match=rf"t.txt has a NUL at byte {content.index(0)}: is it UTF-16"):
+        token_dataset(documents_of(tmp_path, ALL), Recipe(bytelevel), row_tokens=2, folder=tmp_path / "c")
+
+
+def test_a_text_that_spells_a_control_token_is_refused_or_read_as_the_recipe_says(
+    tmp_path: Path, bytelevel: bytes, texts: Path
+) -> None:
+    (tmp_path / "t.txt").write_text(f"plain words\na page about {END} that ends here " * 3)
+    sources = documents_of(tmp_path / "t.txt", ALL)
+    with pytest.raises(UsageError, match=r"t.txt spells '<\|endoftext\|>'") as refused:
+        token_dataset(sources, Recipe(bytelevel), row_tokens=4, folder=tmp_path)
+    assert "control =" in refused.value.hint
+    end = Encoder.from_str(bytelevel.decode()).token_to_id(END)
+    counts = {}
+    for control in ("text", "token"):
+        made = token_dataset(sources, Recipe(bytelevel, END, control=control), row_tokens=1, folder=tmp_path)
+        counts[control] = int((made.rows == end).sum())
+        store = DirectoryStore(tmp_path / "store")
+        kept = load_manifest(store, store_dataset(store, made)).tokenizer
+        assert kept is not None
+        assert kept.recipe(store).control == control, "anybody makes the rows again"
+    assert counts == {"text": 1, "token": 4}
+    (tmp_path / "tokenizer.json").write_bytes(bytelevel)
+    described = {**DESCRIBED, "tokens": {"tokenizer": "tokenizer.json", "control": "yes"}, "model": MODEL}
+    with pytest.raises(UsageError, match="control is 'yes'"):
+        job_of(described, tmp_path)
+
+
+def test_a_word_that_becomes_the_unknown_token_as_a_whole_is_told(tmp_path: Path) -> None:
+    # WordPiece knows "b" at the start of a word alone, and a unigram model names its unknown token by a number.
+    vocabulary = {"[UNK]": 0, "a": 1, "b": 2, "##a": 3}
+    piece = Encoder(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    piece.pre_tokenizer = pre_tokenizers.Whitespace()
+    unigram = Encoder(models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -1.0), (" ", -1.0)], unk_id=0))
+    for encoder, text, lost in ((piece, "a b aab", "aab"), (unigram, "a b éb", "é")):
+        (tmp_path / "t.txt").write_text(text)
+        recipe, sources = Recipe(encoder.to_str().encode()), documents_of(tmp_path / "t.txt", ALL)
+        with pytest.raises(UsageError, match=rf"t.txt has '{lost}'"):
+            token_dataset(sources, recipe, row_tokens=1, folder=tmp_path)
+        lenient = token_dataset(sources, replace(recipe, unknown=True), row_tokens=1, folder=tmp_path)
+        assert 0 in lenient.rows
 
 
 def test_a_separator_is_a_token_of_the_tokenizer(texts: Path, bytelevel: bytes, tmp_path: Path) -> None:
