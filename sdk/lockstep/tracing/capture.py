@@ -11,6 +11,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -24,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as torch_module
 
 from lockstep.protocol.errors import LockstepError, LoweringError
-from lockstep.tracing.functions import Replaced, without_checkpointing
+from lockstep.tracing.functions import Replaced, without_checkpointing, without_compiling
 from lockstep.tracing.graph import Origin
 from lockstep.tracing.host import HINT, HostDraws
 from lockstep.tracing.known import KnownValues
@@ -35,6 +36,19 @@ _OWN = str(Path(__file__).parent)
 ORIGIN = "lockstep_origin"
 """Key of a node's Origin in `fx.Node.meta`."""
 NO_VALUES = "buffers and frozen parameters are constants: training.parameters.without_weights() keeps buffers' values"
+
+
+_NAMED: ContextVar[tuple[torch.nn.Module, ...]] = ContextVar("named", default=())
+
+
+@contextmanager
+def naming(model: torch.nn.Module) -> Iterator[None]:
+    """Modules of the model are named from it, whichever of them is called."""
+    token = _NAMED.set((*_NAMED.get(), model))
+    try:
+        yield
+    finally:
+        _NAMED.reset(token)
 
 
 class _Recorder:
@@ -49,7 +63,8 @@ class _Recorder:
     def enter(self, module: torch.nn.Module, _inputs: Any) -> None:
         """Forward pre-hook."""
         if not self.stack:
-            self.paths |= {id(m): name for name, m in module.named_modules()}
+            for model in (module, *_NAMED.get()):
+                self.paths |= {id(m): name for name, m in model.named_modules()}
         self.stack.append(self.paths.get(id(module), type(module).__name__))
 
     def leave(self, _module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
@@ -147,7 +162,7 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
             return fn(*tensors)
 
     replaced = Replaced(known)
-    with recorder.recording(), without_checkpointing(), sdpa_kernel(SDPBackend.MATH), replaced:
+    with recorder.recording(), without_checkpointing(), without_compiling(), sdpa_kernel(SDPBackend.MATH), replaced:
         try:
             with replaced.layers.watching(), counting(known):
                 graph_module = make_fx(watched, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ from lockstep.tracing.sources import random_words
 DROPOUT_STREAM = 1 << 30
 """Stream of the first dropout of a Program; the others follow. `random_words` of users take lower ones."""
 _FRACTION_BITS = 24
+TRAINED = "_lockstep_trained"
+"""Attribute of a tensor that a model trains, where no gradient is computed: its `requires_grad` reads True."""
 
 
 class Replaced(TorchFunctionMode):
@@ -54,6 +56,7 @@ class Replaced(TorchFunctionMode):
             torch.Tensor.lt: self.below(torch.lt),
             torch.Tensor.le: self.below(torch.le),
             torch._assert_async: lambda *_args: None,
+            torch.Tensor.requires_grad.__get__: lambda x: x.requires_grad or hasattr(x, TRAINED),  # type: ignore[attr-defined]
             **recurrent.formulas(self.dropout),
             **ComplexFormulas(known).formulas,
         }
@@ -228,6 +231,25 @@ def without_checkpointing() -> Iterator[None]:
         yield
     finally:
         module._checkpoint_without_reentrant_generator, module.CheckpointFunction = kept  # type: ignore[misc]
+
+
+@contextmanager
+def without_compiling() -> Iterator[None]:
+    """Compiled functions run as they are written: a Program is compiled anyway."""
+    kept = torch.compile
+    torch.compile = _as_written  # type: ignore[assignment]
+    # Without torch._dynamo nothing is compiled yet, and its import takes seconds.
+    config = sys.modules.get("torch._dynamo.config")
+    try:
+        with config.patch(error_on_nested_fx_trace=False) if config else nullcontext():  # type: ignore[attr-defined]
+            yield
+    finally:
+        torch.compile = kept
+
+
+def _as_written(model: Callable[..., Any] | None = None, **_options: Any) -> Any:
+    """In place of torch.compile, which is a decorator too."""
+    return model if model is not None else lambda function: function
 
 
 def batch_norm(

@@ -22,6 +22,7 @@ from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.models import loss_of
 from lockstep.training.strategies import diloco
 from lockstep.training.trial import TriedSteps, reason_not_to_run, rows_of, trial
+from lockstep.training.wrappers import unwrapped
 
 _MODULE = "lockstep_checked_model"
 """The name under which the file is imported: its own may be that of a library."""
@@ -61,6 +62,7 @@ def check(target: str, *, runs: bool = True, threads: int = 1) -> Checked:
     that makes no model.
     """
     model, loss, batch, given = _made(target)
+    model = unwrapped(model)
     rows = None if given is None else rows_of(given, batch)
     loss, strategy = loss or loss_of(model), diloco.Spec()
     built = build_programs(model, loss, strategy, batch=batch, rounds=1, slots=2)

@@ -44,6 +44,7 @@ from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
 from lockstep.training.models import describe, loss_of, next_token_loss
 from lockstep.training.parameters import SHARD_ELEMENTS, Layout, layout_of, unallocated, unallocated_statistics
+from lockstep.training.wrappers import unwrapped
 
 
 def build_programs(
@@ -148,6 +149,7 @@ def evaluation_job(
     not fit.
     """
     check_parties(dataset, batch, slots, min_slots)
+    model = unwrapped(model)
     value = loss or loss_of(model)
     built = build_programs(model, value, batch=batch, batches=batches, rounds=rounds, slots=slots)
     # INVARIANT: what is evaluated are the parameters of this model.

@@ -46,6 +46,7 @@ from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import F32_FORMAT, Checkpoint
 from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
+from lockstep.tracing.functions import TRAINED
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.gradients import gradient, loss_at
 from lockstep.training.losses import Loss, RandomLoss, bound
@@ -61,6 +62,7 @@ from lockstep.training.parameters import (
     unallocated_statistics,
 )
 from lockstep.training.strategies.base import Strategy
+from lockstep.training.wrappers import unwrapped
 
 
 @dataclass(frozen=True)
@@ -261,6 +263,8 @@ def mean_loss(
     `held` are the tensors of a checkpoint: the shards, then the statistics.
     """
     named, buffers = layout.split(*held), layout.buffers(held)
+    for leaf in named.values():
+        setattr(leaf, TRAINED, True)
     (mean,) = mean_of_passes(loss, batch, lambda drawing, rows: [loss_at(model, drawing, named, rows, buffers)])
     return mean
 
@@ -290,6 +294,7 @@ def training_job(
     the model's own. Frozen parameters keep the values that they have.
     """
     check_parties(dataset, batch, slots, min_slots)
+    model = unwrapped(model)
     built = build_programs(
         model,
         loss or loss_of(model),

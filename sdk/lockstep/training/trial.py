@@ -45,6 +45,7 @@ from lockstep.training.parameters import (
 )
 from lockstep.training.rehearsal import Rehearsal
 from lockstep.training.strategies.base import Strategy
+from lockstep.training.wrappers import eagerly, named_buffers, named_parameters, unwrapped
 
 STEPS = 2
 """Steps that are run; the second one's moments are not zero."""
@@ -124,6 +125,7 @@ def trial(
 
     `rows`: the dataset, [N, L]; None: some are made.
     """
+    model = unwrapped(model)
     first = built.layout.cut(initial_parameters(model, 0))
     statistics = first_statistics(model, built.layout)
     program = _gradient_program(model, loss, built.layout, batch)
@@ -150,7 +152,8 @@ def trial(
     if why:
         return TriedSteps(len(ours), told, exact, wrong, why, "", ())
     try:
-        gradients, precision = eager.compared(ours, Sample(rows, batch, _SEED))
+        with eagerly():
+            gradients, precision = eager.compared(ours, Sample(rows, batch, _SEED))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         return TriedSteps(len(ours), told, exact, wrong, f"eager PyTorch cannot compute the loss: {error}", "", ())
     return TriedSteps(len(ours), told, exact, wrong, "", precision, gradients)
@@ -226,7 +229,7 @@ class _Eager:
         for bound in BOUNDS:
             rows = np.random.default_rng(0).integers(0, bound, (ROWS, self.batch.row_length)).astype(np.int32)
             try:
-                with torch.no_grad(), self._unchanged():
+                with torch.no_grad(), eagerly(), self._unchanged():
                     Sample(rows, self.batch, _SEED).value(self.model, self.loss, 1)
             except (IndexError, RuntimeError, ValueError, TypeError) as error:
                 told = told or f"{type(error).__name__}: {error}".splitlines()[0]
@@ -276,7 +279,7 @@ class _Eager:
         self.model.to(dtype)
         self.model.zero_grad(set_to_none=True)
         sample.value(self.model, self.loss, t).backward()
-        named, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
+        named, buffers = named_parameters(self.model), named_buffers(self.model)
         grads = {p.name: named[p.name].grad for p in self.layout.parameters}
         found = {
             name: torch.zeros(named[name].shape, dtype=torch.float64) if grad is None else grad.detach().double()
@@ -285,7 +288,7 @@ class _Eager:
         return {**found, **{s.name: buffers[s.name].detach().double().clone() for s in self.layout.statistics}}
 
     def _load(self, held: State) -> None:
-        named, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
+        named, buffers = named_parameters(self.model), named_buffers(self.model)
         flat = np.concatenate([np.asarray(a) for a in held[: len(self.layout.sizes)]])
         with torch.no_grad():
             for name, values in tensors(self.layout, flat):

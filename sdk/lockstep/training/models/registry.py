@@ -11,6 +11,7 @@ from torch import nn
 from lockstep.protocol.errors import UsageError
 from lockstep.training import hf
 from lockstep.training.losses import Loss, RandomLoss
+from lockstep.training.wrappers import unwrapped
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ MODELS: dict[str, ModelKind] = {}
 
 def describe(model: nn.Module) -> dict[str, Any]:
     """`config.json`: {"model": name, ...the configuration's fields}, or what `transformers` writes for its models."""
+    model = unwrapped(model)
     if hf.is_transformers(model):
         return hf.describe(model)
     name, _ = _row(model)
@@ -39,6 +41,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
 
 def loss_of(model: nn.Module) -> Loss | RandomLoss:
     """The loss that a registered model, or one of `transformers`, is trained on."""
+    model = unwrapped(model)
     if hf.is_transformers(model):
         return hf.loss_of(model)
     return _row(model)[1].loss(model)
