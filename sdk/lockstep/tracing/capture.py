@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -137,7 +138,7 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
         again: list[fx.GraphModule] = []
         found = draws.located(
             lambda: again.append(_captured(fn, examples, recorder)),
-            lambda frame: (recorder.stack[-1] if recorder.stack else "", _line(frame.f_code, frame.f_lineno)),
+            lambda frame: partial(_told, recorder.stack[-1] if recorder.stack else "", frame.f_code, frame.f_lineno),
         )
     # INVARIANT: a Program holds no number that the host drew.
     if found:
@@ -148,6 +149,10 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
             hint=HINT,
         )
     return again[0]
+
+
+def _told(module: str, code: CodeType, line: int) -> tuple[str, str]:
+    return module, _line(code, line)
 
 
 def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder: _Recorder) -> fx.GraphModule:
@@ -244,11 +249,12 @@ def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
     if isinstance(error, LoweringError):
         what, hint = error.message, error.hint
     elif kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode") or (
-        "tracing tensor" in str(error)
+        any(told in str(error) for told in ("tracing tensor", "'_Unknown'", ".numpy() is not supported"))
     ):
         what = f"a value or shape that depends on data ({aten or 'aten._local_scalar_dense'})"
         hint = (
-            "a Program's shapes and control flow are fixed: no .item(), nonzero, boolean-mask indexing or `if tensor`"
+            "a Program's shapes and control flow are fixed: no .item(), .numpy(), nonzero, boolean-mask indexing or "
+            "`if tensor`; choose with torch.where"
         )
     elif "two devices" in str(error) and "meta" in str(error):
         what, hint = f"a constant that has no values ({aten})", NO_VALUES
@@ -257,5 +263,5 @@ def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
         hint = "buffers are constants of a Program: pass what changes to the function, and return it"
     else:
         what = f"what torch cannot trace ({aten or kind}: {str(error).strip().splitlines()[0] if str(error) else kind})"
-        hint = "run the function eagerly on these inputs first; if that works, the operation has no fake kernel"
+        hint = "run it eagerly on these inputs first; if that works, write the line with other operations of torch"
     return LoweringError(f"module `{module or '(top level)'}` uses {what} at {place or 'an unknown line'}", hint=hint)

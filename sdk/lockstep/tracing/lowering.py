@@ -33,6 +33,10 @@ _REFUSED = {
     torch.float16: "use float32: a Program computes in binary32",
     torch.bfloat16: "use float32: a Program computes in binary32",
 }
+SHAPES_HINT = (
+    "no nonzero, unique or boolean-mask indexing: keep every element and weigh it, as "
+    "torch.where(mask, values, 0.0).sum() / mask.sum(), or give a loss its ignore_index"
+)
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -168,6 +172,12 @@ class Lowering:
         name = self.graph.origin.aten or str(node.target)
         found = RULES.get(_rule_name(node))
         if found is None:
+            if not _is_sized(node.meta.get("val")):
+                raise self.error(node, "its shape depends on data", SHAPES_HINT)
+            if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
+                raise self.error(
+                    node, "a number of Python that depends on data", "keep it a tensor: torch.where, .sum()"
+                )
             raise self.error(node, "no rule lowers it", "rewrite this line with supported operations")
         expected = node.meta.get("val")
         first = expected[0] if isinstance(expected, (tuple, list)) else expected
@@ -251,9 +261,8 @@ class Lowering:
         if tensor.dtype not in _DTYPES:
             hint = _REFUSED.get(tensor.dtype, "a Program knows float32, int32 and bool")
             raise self.error(node, f"its result is {tensor.dtype}", hint)
-        if not all(isinstance(d, int) for d in tensor.shape):
-            hint = "no nonzero or boolean-mask indexing: use torch.where"
-            raise self.error(node, "its shape depends on data", hint)
+        if not _is_sized(tensor):
+            raise self.error(node, "its shape depends on data", SHAPES_HINT)
         return _DTYPES[tensor.dtype]
 
     def _constant(self, tensor: torch.Tensor, node: fx.Node) -> Any:
@@ -294,6 +303,11 @@ def input_dtype(tensor: torch.Tensor, index: int) -> str:
             f"input {index} has shape {tuple(tensor.shape)}", hint="state tensors are flat: rank 0 or 1, not empty"
         )
     return _DTYPES[tensor.dtype]
+
+
+def _is_sized(value: Any) -> bool:
+    """True unless the shape of a result, or of one of several, depends on data."""
+    return all(isinstance(d, int) for x in _sequence(value) if isinstance(x, torch.Tensor) for d in x.shape)
 
 
 def _is_pure(node: fx.Node) -> bool:

@@ -100,6 +100,38 @@ def test_computed_half_is_refused() -> None:
         run(lambda x: x.half().float())
 
 
+# --- shapes and values of data -----------------------------------------------------------------------------
+
+OF_DATA: dict[str, Case] = {
+    "a mask": lambda x: x[x > 0],
+    "a mask of rows": lambda x: m(x)[x[:4] > 0].sum(1),
+    "nonzero": lambda x: x[(x > 0).nonzero()[:, 0]],
+    "unique": lambda x: torch.unique(x),
+    "bincount": lambda x: torch.bincount((x * 4).long().abs()).float(),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "combinations": lambda x: torch.combinations(x)[:, 0],
+    "item": lambda x: x[: int((x > 0).sum())],
+    "tolist": lambda x: x * sum(x.tolist()),
+    "numpy": lambda x: x * float(x.numpy().mean()),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", OF_DATA)
+def test_shape_of_data_is_refused_in_one_trace(name: str) -> None:
+    """What torch asks about such shapes draws numbers of its own, which are no draw of the host."""
+    calls: list[int] = []
+
+    def case(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return OF_DATA[name](x)  # type: ignore[return-value]
+
+    with pytest.raises(LoweringError, match=r"depends on data.*test_known\.py") as caught:
+        run(case)
+    assert "torch.where" in caught.value.hint
+    assert len(calls) == 1
+
+
 # --- guards ------------------------------------------------------------------------------------------------
 
 
