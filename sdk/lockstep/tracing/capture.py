@@ -26,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as torch_module
 
 from lockstep.protocol.errors import LockstepError, LoweringError
+from lockstep.tracing.attributes import Caches, refuse_left
 from lockstep.tracing.functions import Replaced, without_checkpointing, without_compiling
 from lockstep.tracing.graph import Origin
 from lockstep.tracing.host import HINT, HostDraws
@@ -130,7 +131,7 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
     Raises LoweringError where torch cannot trace it, and where the host draws numbers.
     """
     draws = HostDraws()
-    with draws.watching():
+    with draws.watching(), Caches(draws.caches):
         graph_module = _captured(fn, examples, _Recorder())
         if draws.drawn() is None:
             return graph_module
@@ -180,7 +181,19 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
             raise _explain(error, recorder) from error
     _drop_empty_parts(graph_module)
     graph_module.graph.eliminate_dead_code()
+    _refuse_left(graph_module)
     return graph_module
+
+
+def _refuse_left(graph_module: fx.GraphModule) -> None:
+    """Raises LoweringError for a graph that reads what the step before has left."""
+    for node in graph_module.graph.nodes:
+        if node.op == "get_attr" and isinstance(value := getattr(graph_module, str(node.target)), torch.Tensor):
+            try:
+                refuse_left(value)
+            except LoweringError as error:
+                origin = next((n.meta[ORIGIN] for n in node.users if ORIGIN in n.meta), Origin())
+                raise _at(origin.module, error.message, origin.place, error.hint) from None
 
 
 def _drop_empty_parts(graph_module: fx.GraphModule) -> None:
@@ -264,4 +277,8 @@ def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
     else:
         what = f"what torch cannot trace ({aten or kind}: {str(error).strip().splitlines()[0] if str(error) else kind})"
         hint = "run it eagerly on these inputs first; if that works, write the line with other operations of torch"
+    return _at(module, what, place, hint)
+
+
+def _at(module: str, what: str, place: str, hint: str) -> LoweringError:
     return LoweringError(f"module `{module or '(top level)'}` uses {what} at {place or 'an unknown line'}", hint=hint)

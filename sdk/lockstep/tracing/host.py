@@ -7,6 +7,7 @@ entropy. A generator that the function itself makes from a fixed seed draws the 
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pickle
@@ -16,7 +17,6 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from itertools import compress
 from pathlib import Path
 from types import CodeType, FrameType
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+_CACHE = functools._lru_cache_wrapper
 _PACKAGES = ("sympy", "mpmath")
 """What torch asks about shapes, beside itself: its draws are no model's."""
 _SITE = str(Path(torch.__file__).parent.parent)
@@ -51,7 +52,11 @@ class HostDraws:
 
     def __init__(self) -> None:
         objects = gc.get_objects()
-        found = compress(objects, map(_STATES.__contains__, map(type, objects)))
+        watched = list(compress(objects, map({*_STATES, _CACHE}.__contains__, map(type, objects))))
+        del objects
+        self.caches = [c for c in watched if type(c) is _CACHE]
+        """Functions whose results are kept (`functools.lru_cache`)."""
+        found = [g for g in watched if type(g) is not _CACHE]
         own = getattr(sys.modules.get("sympy.core.random"), "rng", None)
         everywhere = [random._inst, np.random.mtrand._rand, torch.default_generator]
         self.generators = [*everywhere, *(g for g in found if g is not own)]
@@ -150,7 +155,7 @@ def _imports(frame: FrameType | None) -> bool:
     return False
 
 
-@cache
+@functools.cache
 def _is_model(code: CodeType) -> bool:
     """True of code that may draw on behalf of a model: neither of Python, torch, numpy nor this package."""
     name = code.co_filename

@@ -10,7 +10,11 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -37,6 +41,8 @@ class KnownValues(TorchDispatchMode):
         self._values: Any = WeakTensorKeyDictionary()
         self._written: set[int] = set()
         """Storages of values that something unknown was written to."""
+        self._large: Any = WeakTensorKeyDictionary()
+        """Constants that are too large to be followed, or computed of such."""
 
     def real(self, x: torch.Tensor) -> torch.Tensor | None:
         """The value of a tensor that depends on no input; None if it has none, or a large one."""
@@ -46,6 +52,10 @@ class KnownValues(TorchDispatchMode):
         if value.numel() > MAX_ELEMENTS or value.untyped_storage()._cdata in self._written:
             return None
         return value  # not detached: a mode below would make that a fake
+
+    def is_constant(self, x: torch.Tensor) -> bool:
+        """True of a tensor that depends on no input, whether its value is known or not."""
+        return not isinstance(x, FakeTensor) or self.real(x) is not None or x in self._large
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves, spec = tree_flatten((args, kwargs or {}))
@@ -58,7 +68,10 @@ class KnownValues(TorchDispatchMode):
                 self._forget(func, args, kwargs or {})
             if func is _A.index.Tensor:
                 args = (args[0], self._placed(args[1]))
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            if unknown and _is_pure(func) and all(self.is_constant(x) for x in leaves if isinstance(x, torch.Tensor)):
+                self._large.update({r: True for r in tree_leaves(result) if isinstance(r, FakeTensor)})
+            return result
         given, named = tree_unflatten(values, spec)
         by_mask = func is _A.index.Tensor and any(i is not None and i.dtype == torch.bool for i in given[1])
         if func in _VALUES or func in _SHAPED_BY_VALUES or by_mask:
@@ -86,6 +99,7 @@ class KnownValues(TorchDispatchMode):
     def _follow(self, func: Any, result: Any, given: Any, named: Any) -> None:
         fakes = [r for r in tree_leaves(result) if isinstance(r, FakeTensor)]
         if not fakes or any(f.numel() > MAX_ELEMENTS for f in fakes):
+            self._large.update(dict.fromkeys(fakes, True))
             return
         with _disable_current_modes(), torch.no_grad():
             found = tree_leaves(func(*given, **named))
@@ -102,6 +116,20 @@ class KnownValues(TorchDispatchMode):
                 self._lose(kwargs[argument.name])
 
     def _lose(self, x: Any) -> None:
+        if isinstance(x, FakeTensor):
+            self._large.pop(x, None)
         value = self._values.get(x) if isinstance(x, FakeTensor) else None
         if value is not None:
             self._written.add(value.untyped_storage()._cdata)
+
+
+def following() -> KnownValues | None:
+    """The values that the trace in progress knows; None outside of one."""
+    return next((m for m in reversed(_get_current_dispatch_mode_stack()) if isinstance(m, KnownValues)), None)
+
+
+def _is_pure(func: Any) -> bool:
+    """True if an operation computes its result of its arguments alone, and writes to none."""
+    return (
+        func.namespace == "aten" and not func._schema.is_mutable and torch.Tag.nondeterministic_seeded not in func.tags
+    )

@@ -31,6 +31,7 @@ from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import trace
+from lockstep.tracing.attributes import Attributes
 from lockstep.training.job import (
     Batch,
     Programs,
@@ -67,13 +68,14 @@ def build_programs(
     # INVARIANT: batches are counted in binary32 without rounding.
     if rounds * slots * batches > MAX_BATCHES:
         raise UsageError(f"{rounds} x {slots} x {batches} batches", f"at most {MAX_BATCHES} are counted: larger ones")
-    layout = layout_of(model, shard_elements)
+    layout, attributes = layout_of(model, shard_elements), Attributes(model)
     sections, shards = sections_of(layout, slots), len(layout.held)
     check_width(layout, sections)
 
     def step(*state: Tensor) -> list[Tensor | None]:
         total, counter = state[sections.carry.start], state[sections.clock]
-        total = _added(total, mean_loss(model, loss, layout, state[sections.live][:shards], batch))
+        with attributes.kept():
+            total = _added(total, mean_loss(model, loss, layout, state[sections.live][:shards], batch))
         return sections.slot_state(state[sections.live], state[sections.anchor], [total], counter + 1)
 
     def encode(*state: Tensor) -> list[Tensor | None]:
@@ -93,8 +95,12 @@ def build_programs(
     clock = torch.empty((), dtype=torch.int32, device="meta")
     start = sections.slot_state(tensors, tensors, [pair], clock)
     joined = sections.merge_state(tensors, [words], [[words]] * slots, accepted)
-    with _evaluating(model):
-        return Programs(trace(step, *start), trace(encode, *start), trace(merge, *joined), layout, sections)
+    with _evaluating(model), attributes:
+        stepped = trace(step, *start)
+        if attributes.left:
+            # A second step may read what the first one has left, which a Program cannot.
+            trace(step, *start)
+    return Programs(stepped, trace(encode, *start), trace(merge, *joined), layout, sections)
 
 
 def sections_of(layout: Layout, slots: int) -> Sections:

@@ -46,6 +46,7 @@ from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import F32_FORMAT, Checkpoint
 from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
+from lockstep.tracing.attributes import Attributes
 from lockstep.tracing.functions import TRAINED
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.gradients import gradient, loss_at
@@ -127,6 +128,7 @@ def build_programs(
     check_width(layout, sections)
     held, statistics = len(layout.held), unallocated_statistics(layout)
     read: set[str] = set()
+    attributes = Attributes(model)
 
     def own_of(state: Sequence[Tensor]) -> Sequence[Tensor]:
         return state[sections.carry][: len(beside)]
@@ -135,7 +137,8 @@ def build_programs(
         live, anchor, counter = state[sections.live][:held], state[sections.anchor][:held], state[sections.clock]
         buffers = layout.buffers(live)
         live = live[:count]
-        grad = mean_gradient(model, loss, layout, live, batch, read, buffers)
+        with attributes.kept():
+            grad = mean_gradient(model, loss, layout, live, batch, read, buffers)
         own, parameters = rules.step(own_of(state), counter, live, grad)
         if rules.moves:
             parameters = layout.kept(read, live, parameters)
@@ -147,7 +150,8 @@ def build_programs(
         return sections.encoded([*payload, *live[count:]], carry if strategy.carry else ())
 
     def looked(*state: Tensor) -> list[Tensor | None]:
-        return [mean_loss(model, loss, layout, state[sections.live][:held], batch)]
+        with attributes.kept():
+            return [mean_loss(model, loss, layout, state[sections.live][:held], batch)]
 
     def merge(*state: Tensor) -> list[Tensor | None]:
         base, after = state[sections.shared][:held], state[sections.outer][: len(outer)]
@@ -165,16 +169,11 @@ def build_programs(
     sent = [*(torch.empty(size, device="meta") for size in rules.sizes), *statistics]
     joined = sections.merge_state(flats, outer, [sent] * slots, torch.empty(slots, device="meta"))
     products = Products(arithmetic)
-    stepped = trace(step, *start, products=products)
-    products.refuse_unused()
-    return Programs(
-        stepped,
-        trace(encode, *start),
-        trace(merge, *joined),
-        layout,
-        sections,
-        trace(looked, *start, products=products),
-    )
+    with attributes:
+        stepped = trace(step, *start, products=products)
+        products.refuse_unused()
+        looking = trace(looked, *start, products=products)
+    return Programs(stepped, trace(encode, *start), trace(merge, *joined), layout, sections, looking)
 
 
 def check_width(layout: Layout, sections: Sections) -> None:

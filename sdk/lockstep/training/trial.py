@@ -32,6 +32,7 @@ from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import trace
+from lockstep.tracing.attributes import Attributes
 from lockstep.training.baseline import Sample
 from lockstep.training.job import Batch, Programs, mean_gradient
 from lockstep.training.losses import Loss, RandomLoss
@@ -165,8 +166,11 @@ def _gradient_program(model: nn.Module, loss: Loss | RandomLoss, layout: Layout,
 
     def gradient(*held: Tensor) -> list[Tensor]:
         buffers = layout.buffers(held)
-        return [*mean_gradient(model, loss, layout, held[:count], batch, None, buffers), *layout.joined(buffers)]
+        with attributes.kept():
+            grads = mean_gradient(model, loss, layout, held[:count], batch, None, buffers)
+        return [*grads, *layout.joined(buffers)]
 
+    attributes = Attributes(model)
     return trace(gradient, *unallocated(layout), *unallocated_statistics(layout))
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +15,14 @@ from torch.nn import functional as F  # noqa: N812
 
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import LoweringError, UsageError
+from lockstep.protocol.programs.program import F32
 from lockstep.tracing import trace
+from lockstep.tracing.known import MAX_ELEMENTS
+from lockstep.training import evaluation
 from lockstep.training.baseline import flat_parameters
 from lockstep.training.gradients import gradient
-from lockstep.training.job import Batch, build_programs, mean_loss
+from lockstep.training.job import Batch, Programs, build_programs, mean_loss
 from lockstep.training.losses import Loss
 from lockstep.training.parameters import first_statistics, layout_of, unallocated, unallocated_statistics
 from lockstep.training.strategies import diloco
@@ -150,6 +156,153 @@ def test_statistics_of_parts_that_a_loss_calls_are_those_of_eager_torch(value: L
     got = found(model, value)
     for mine, theirs in zip(got, due(model, value), strict=False):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=2e-5)
+
+
+# --- attributes that calls change --------------------------------------------------------------------------
+
+
+class Keeping(nn.Module):
+    """A line of which one call keeps something for the next."""
+
+    def __init__(self, call: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.line, self.call = nn.Linear(9, 4), call
+        self.table: Tensor | None = None
+        self.tables: dict[int, Tensor] = {}
+        self.several: list[Tensor] = []
+        self.length, self.count = 0, torch.zeros(())
+        self.other, self.cached = SimpleNamespace(table=None), lru_cache(cosines)
+        self.register_buffer("late", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self, x)
+
+
+def cosines(n: int) -> Tensor:
+    return torch.arange(n).float().cos()
+
+
+def _attribute(m: Any, x: Tensor) -> Tensor:
+    if m.table is None or len(m.table) != x.shape[1]:
+        m.table = cosines(x.shape[1])
+    return m.line(x * m.table)
+
+
+def _entry(m: Any, x: Tensor) -> Tensor:
+    if x.shape[1] not in m.tables:
+        m.tables[x.shape[1]] = cosines(x.shape[1])
+    return m.line(x * m.tables[x.shape[1]])
+
+
+def _element(m: Any, x: Tensor) -> Tensor:
+    if not m.several:
+        m.several.append(cosines(x.shape[1]))
+    return m.line(x * m.several[0])
+
+
+def _buffer(m: Any, x: Tensor) -> Tensor:
+    if not hasattr(m, "cosines"):
+        m.register_buffer("cosines", cosines(x.shape[1]))
+        m.late = torch.ones(1)
+    return m.line(x * m.cosines * m.late)
+
+
+def _length(m: Any, x: Tensor) -> Tensor:
+    if m.length != x.shape[1]:
+        m.length, m.table = x.shape[1], cosines(x.shape[1])
+    return m.line(x * m.table)
+
+
+def _large(m: Any, x: Tensor) -> Tensor:
+    if m.length == 0:
+        m.length, m.table = 1, cosines(MAX_ELEMENTS + 9)
+    return m.line(x * m.table[:9])
+
+
+def _object(m: Any, x: Tensor) -> Tensor:
+    if m.other.table is None:
+        m.other.table = cosines(x.shape[1])
+    return m.line(x * m.other.table)
+
+
+def _function(m: Any, x: Tensor) -> Tensor:
+    return m.line(x * m.cached(x.shape[1]))
+
+
+def _logged(m: Any, x: Tensor) -> Tensor:
+    """Reads what the call before has left, and uses it for nothing."""
+    y = m.line(x)
+    m.table = y.detach().mean() if m.table is None else 0.9 * m.table + 0.1 * y.detach().mean()
+    m.count = m.count + 1
+    return y
+
+
+def _cleared(m: Any, x: Tensor) -> Tensor:
+    m.several.clear()
+    m.several.append(m.line(x).mean())
+    return m.line(x) + sum(m.several)
+
+
+def _last(m: Any, x: Tensor) -> Tensor:
+    y, last = m.line(x), m.table
+    m.table = y.detach().mean(0)
+    return y if last is None else y - last
+
+
+def _counting(m: Any, x: Tensor) -> Tensor:
+    m.count = m.count + 1
+    return m.line(x) / m.count
+
+
+def _growing(m: Any, x: Tensor) -> Tensor:
+    m.several.append(m.line(x).mean())
+    return m.line(x) + sum(m.several)
+
+
+def squares(model: Callable[..., Tensor], rows: Tensor) -> Tensor:
+    return model(rows / 32).square().mean()
+
+
+def built(model: nn.Module, value: Loss) -> Programs:
+    return build_programs(model, value, diloco.Spec(inner_steps=2), batch=Batch(2, 9), rounds=1, slots=2)
+
+
+def state_of(model: Any) -> list[object]:
+    return [
+        {**vars(model)}, {**model._buffers}, {**model.tables}, [*model.several], {**vars(model.other)},
+    ]  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    "call", [_attribute, _entry, _element, _buffer, _length, _large, _object, _function, _logged, _cleared]
+)
+def test_what_a_call_keeps_is_there_in_no_later_trace_and_in_no_model(call: Callable[[Any, Tensor], Tensor]) -> None:
+    model = Keeping(call)
+    before = state_of(model)
+    programs = built(model, squares)
+    assert programs.loss is not None
+    assert state_of(model) == before
+    assert model.cached.cache_info().currsize == 0
+    drawn = ROWS.numpy().astype(np.int32)[:1]
+    zeros = [None if h is None else np.zeros(h.shape, np.float32 if h.dtype == F32 else np.int32)
+             for h in programs.loss.inputs[1:]]  # fmt: skip
+    got = compile(programs.loss).run([flat_parameters(model), *zeros], CONTEXT, drawn)
+    assert float(got[0]) == pytest.approx(squares(model, ROWS[:1].repeat(2, 1)).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("call", "name"), [(_last, "table"), (_counting, "count"), (_growing, "several")])
+def test_state_outside_of_the_parameters_is_refused_by_name(call: Callable[[Any, Tensor], Tensor], name: str) -> None:
+    model = nn.Sequential(nn.Identity(), Keeping(call))
+    before = state_of(model[1])
+    with pytest.raises(LoweringError, match=rf"module `1`.*step before.*1\.{name}.*test_scripts\.py") as caught:
+        built(model, squares)
+    assert "forward" in caught.value.hint
+    assert state_of(model[1]) == before
+    rows = Batch(2, 9)
+    with pytest.raises(LoweringError, match="step before"):
+        evaluation.build_programs(model, squares, batch=rows, batches=2, rounds=1, slots=2)
 
 
 # --- wrappers ----------------------------------------------------------------------------------------------
