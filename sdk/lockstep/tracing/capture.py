@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,7 +28,7 @@ from torch.nn.modules import module as torch_module
 
 from lockstep.protocol.errors import LockstepError, LoweringError
 from lockstep.tracing.attributes import Caches, refuse_left
-from lockstep.tracing.functions import Replaced, without_checkpointing, without_compiling
+from lockstep.tracing.functions import Replaced, without_autocast, without_checkpointing, without_compiling
 from lockstep.tracing.graph import Origin
 from lockstep.tracing.host import HINT, HostDraws
 from lockstep.tracing.known import KnownValues
@@ -41,6 +42,8 @@ NO_VALUES = "buffers and frozen parameters are constants: training.parameters.wi
 
 
 _NAMED: ContextVar[tuple[torch.nn.Module, ...]] = ContextVar("named", default=())
+
+_TOLD: ContextVar[set[str] | None] = ContextVar("told", default=None)
 
 
 @contextmanager
@@ -161,14 +164,21 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
         allow_fallback_kernels=True, allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
     ):
         fakes = [torch.empty(e.shape, dtype=e.dtype, device="cpu") for e in examples]
-    known = KnownValues()
+    known = KnownValues(lambda: _place(sys._getframe(1)))
 
     def watched(*tensors: torch.Tensor) -> Any:
         with known:
             return fn(*tensors)
 
     replaced = Replaced(known)
-    with recorder.recording(), without_checkpointing(), without_compiling(), sdpa_kernel(SDPBackend.MATH), replaced:
+    with (
+        recorder.recording(),
+        without_checkpointing(),
+        without_compiling(),
+        without_autocast(known),
+        sdpa_kernel(SDPBackend.MATH),
+        replaced,
+    ):
         try:
             with replaced.layers.watching(), counting(known):
                 graph_module = make_fx(watched, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
@@ -182,7 +192,29 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
     _drop_empty_parts(graph_module)
     graph_module.graph.eliminate_dead_code()
     _refuse_left(graph_module)
+    if known.narrowed is not None:
+        what, place = known.narrowed
+        warn_once(f"{what} at {place or 'an unknown line'}: a Program computes in binary32 and integers of 32 bits")
     return graph_module
+
+
+@contextmanager
+def warning_once() -> Iterator[None]:
+    """Traces inside warn of the same thing once."""
+    token = _TOLD.set(set())
+    try:
+        yield
+    finally:
+        _TOLD.reset(token)
+
+
+def warn_once(text: str) -> None:
+    """Warns, unless a trace beside has done so."""
+    told = _TOLD.get()
+    if told is None or text not in told:
+        warnings.warn(text, stacklevel=2)
+    if told is not None:
+        told.add(text)
 
 
 def _refuse_left(graph_module: fx.GraphModule) -> None:

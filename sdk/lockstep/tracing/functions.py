@@ -247,6 +247,24 @@ def without_compiling() -> Iterator[None]:
         torch.compile = kept
 
 
+@contextmanager
+def without_autocast(known: KnownValues | None = None) -> Iterator[None]:
+    """torch.autocast casts nothing; `known` notes where it would have."""
+    kind = torch.amp.autocast_mode.autocast
+    kept = kind.__enter__, kind.__exit__
+
+    def enter(self: torch.autocast) -> torch.autocast:
+        if known is not None and self._enabled:
+            known.note(f"autocast to {self.fast_dtype} is taken as torch.float32")
+        return self
+
+    kind.__enter__, kind.__exit__ = enter, lambda *_args: None  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        kind.__enter__, kind.__exit__ = kept  # type: ignore[method-assign]
+
+
 def _as_written(model: Callable[..., Any] | None = None, **_options: Any) -> Any:
     """In place of torch.compile, which is a decorator too."""
     return model if model is not None else lambda function: function

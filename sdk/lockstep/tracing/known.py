@@ -6,6 +6,7 @@ that depend on constants (positions, masks, buffers) are what they are in eager 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,13 +32,21 @@ _SHAPED_BY_VALUES = (
     _A._unique2.default, _A.unique_dim.default, _A.unique_consecutive.default,
 )  # fmt: skip
 """Operations whose result's shape depends on values: of known ones the result is a constant."""
+WIDE = {torch.float64, torch.float16, torch.bfloat16}
+"""Types of floats that are taken as float32 where they meet data."""
+_WRAPPED = {torch.uint8: (0, 255), torch.int8: (128, 255), torch.int16: (1 << 15, (1 << 16) - 1)}
+"""Integers that are taken as int32, as (shift, mask): a cast to them drops the upper bits."""
 
 
 class KnownValues(TorchDispatchMode):
     """Follows the values of constants; one for each trace."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Callable[[], str] = str) -> None:
+        """`place`: of the user's line that is traced."""
         super().__init__()
+        self._place_of = place
+        self.narrowed: tuple[str, str] | None = None
+        """The first type that was taken as another, in words, and the line that asked for it; None: none was."""
         self._values: Any = WeakTensorKeyDictionary()
         self._written: set[int] = set()
         """Storages of values that something unknown was written to."""
@@ -61,6 +70,14 @@ class KnownValues(TorchDispatchMode):
         leaves, spec = tree_flatten((args, kwargs or {}))
         if any(isinstance(x, torch.Generator) for x in leaves):
             raise LoweringError(f"a draw from a torch.Generator ({func})", hint=HINT)
+        if func is not _A.view.dtype and any(_is_narrowed(x) for x in leaves) and self._meets_data(func, leaves):
+            self._refuse_write(func, args)
+            asked = (kwargs or {}).get("dtype")
+            leaves = self._narrow(func, leaves)
+            args, kwargs = tree_unflatten(leaves, spec)
+            if func is _A._to_copy.default and asked in _WRAPPED and args[0].dtype != torch.bool:
+                shift, mask = _WRAPPED[asked]
+                return ((func(*args, **kwargs) + shift) & mask) - shift
         values = [self.real(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         unknown = any(v is None and isinstance(x, torch.Tensor) for x, v in zip(leaves, values, strict=True))
         if unknown or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
@@ -83,6 +100,38 @@ class KnownValues(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         self._follow(func, result, given, named)
         return result
+
+    def note(self, what: str) -> None:
+        """Remembers what was taken as something else, if it is the first."""
+        self.narrowed = self.narrowed or (what, self._place_of())
+
+    def _meets_data(self, func: Any, leaves: list[Any]) -> bool:
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        return not all(map(self.is_constant, tensors)) or torch.Tag.nondeterministic_seeded in func.tags
+
+    def _refuse_write(self, func: Any, args: Any) -> None:
+        """What is written to must be the tensor that is read, so that it cannot be another of float32."""
+        for given, argument in zip(args, func._schema.arguments, strict=False):
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            if written and any(map(_is_narrowed, tree_leaves(given))):
+                kind = tree_leaves(given)[0].dtype
+                raise LoweringError(f"a write of data to a constant of {kind} ({func})", hint="make it of float32")
+
+    def _narrow(self, func: Any, leaves: list[Any]) -> list[Any]:
+        """The arguments of an operation on data, constants rounded once and types that a Program has."""
+        told = func is _A._to_copy.default
+        floats = any(isinstance(x, torch.Tensor) and x.dtype == torch.float32 for x in leaves)
+        found: list[Any] = []
+        for x in leaves:
+            asked = x.dtype if isinstance(x, torch.Tensor) else x
+            if not _is_narrowed(x) or (isinstance(x, torch.Tensor) and not self.is_constant(x)):
+                found.append(x)
+                continue
+            due = torch.float32 if asked in WIDE else torch.int32
+            if told or isinstance(x, torch.dtype) or (asked == torch.float64 and x.dim() > 0) or not floats:
+                self.note(f"{asked} is taken as {due}")
+            found.append(due if isinstance(x, torch.dtype) else _A._to_copy.default(x, dtype=due))
+        return found
 
     def _placed(self, indices: Any) -> list[Any]:
         """The indices, a known mask as the places where it holds."""
@@ -126,6 +175,13 @@ class KnownValues(TorchDispatchMode):
 def following() -> KnownValues | None:
     """The values that the trace in progress knows; None outside of one."""
     return next((m for m in reversed(_get_current_dispatch_mode_stack()) if isinstance(m, KnownValues)), None)
+
+
+def _is_narrowed(x: Any) -> bool:
+    """True of a type, or a tensor of one, that is taken as another where it meets data."""
+    if isinstance(x, torch.dtype):
+        return x in WIDE or x in _WRAPPED
+    return isinstance(x, torch.Tensor) and x.dtype in WIDE
 
 
 def _is_pure(func: Any) -> bool:

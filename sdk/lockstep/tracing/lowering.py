@@ -32,6 +32,10 @@ _REFUSED = {
     torch.float64: "use float32: float64 has no reproducible kernels",
     torch.float16: "use float32: a Program computes in binary32",
     torch.bfloat16: "use float32: a Program computes in binary32",
+    **dict.fromkeys(
+        (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
+        "leave the cast out: a Program rounds to no float of 8 bits (but products of 8-bit integers: `arithmetic`)",
+    ),
 }
 SHAPES_HINT = (
     "no nonzero, unique or boolean-mask indexing: keep every element and weigh it, as "

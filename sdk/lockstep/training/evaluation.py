@@ -32,6 +32,7 @@ from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import trace
 from lockstep.tracing.attributes import Attributes
+from lockstep.tracing.capture import warning_once
 from lockstep.training.job import (
     Batch,
     Programs,
@@ -95,7 +96,7 @@ def build_programs(
     clock = torch.empty((), dtype=torch.int32, device="meta")
     start = sections.slot_state(tensors, tensors, [pair], clock)
     joined = sections.merge_state(tensors, [words], [[words]] * slots, accepted)
-    with _evaluating(model), attributes:
+    with _evaluating(model), attributes, warning_once():
         stepped = trace(step, *start)
         if attributes.left:
             # A second step may read what the first one has left, which a Program cannot.

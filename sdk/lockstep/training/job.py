@@ -47,6 +47,7 @@ from lockstep.storage.payload import F32_FORMAT, Checkpoint
 from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
 from lockstep.tracing.attributes import Attributes
+from lockstep.tracing.capture import warning_once
 from lockstep.tracing.functions import TRAINED
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.gradients import gradient, loss_at
@@ -169,7 +170,7 @@ def build_programs(
     sent = [*(torch.empty(size, device="meta") for size in rules.sizes), *statistics]
     joined = sections.merge_state(flats, outer, [sent] * slots, torch.empty(slots, device="meta"))
     products = Products(arithmetic)
-    with attributes:
+    with attributes, warning_once():
         stepped = trace(step, *start, products=products)
         products.refuse_unused()
         looking = trace(looked, *start, products=products)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from lockstep.numerics import tables
 from lockstep.numerics.tables import width_of
@@ -236,8 +237,16 @@ def first_statistics(model: torch.nn.Module, layout: Layout) -> tuple[NDArray[np
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns the parameters that a model does not train, by name: constants of its step."""
-    return {name: p.detach() for name, p in named_parameters(model).items() if not p.requires_grad}
+    """Returns the parameters that a model does not train, by name: constants of its step, other floats as float32."""
+    return {name: _in_float32(p) for name, p in named_parameters(model).items() if not p.requires_grad}
+
+
+def _in_float32(p: torch.Tensor) -> torch.Tensor:
+    if p.dtype == torch.float32 or not p.is_floating_point():
+        return p.detach()
+    # While a function is traced, too, a constant is a tensor with values.
+    with _disable_current_modes():
+        return p.detach().float()
 
 
 def describe_frozen(model: torch.nn.Module, roots: Collection[str]) -> list[dict[str, Any]]:

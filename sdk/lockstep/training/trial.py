@@ -33,6 +33,8 @@ from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import trace
 from lockstep.tracing.attributes import Attributes
+from lockstep.tracing.functions import without_autocast
+from lockstep.tracing.known import WIDE
 from lockstep.training.baseline import Sample
 from lockstep.training.job import Batch, Programs, mean_gradient
 from lockstep.training.losses import Loss, RandomLoss
@@ -207,15 +209,28 @@ def _at(place: str, wrong: str) -> str:
     return f"{place}: {wrong}" if wrong else ""
 
 
-class _InDouble(TorchFunctionMode):
-    """A loss that asks for float32, as `rows.float()` does, gets float64."""
+class _InPrecision(TorchFunctionMode):
+    """A loss that asks for a type of floats, as `rows.float()` and `x.to(torch.bfloat16)` do, gets another.
+
+    Constants stay what they are: a Program computes them as torch does.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        wide = {torch.float32} if dtype == torch.float64 else set()
+        self.types, self.of_data = dict.fromkeys(wide, dtype), dict.fromkeys(wide | WIDE, dtype)
+        kinds = torch.Tensor
+        self.casts = {kinds.half, kinds.bfloat16, kinds.double, *([kinds.float] if wide else [])}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        wide = {torch.float32: torch.float64}
-        args = tuple(wide.get(a, a) if isinstance(a, torch.dtype) else a for a in args)
-        named = {k: wide.get(v, v) if isinstance(v, torch.dtype) else v for k, v in (kwargs or {}).items()}
-        asked: Any = torch.Tensor.double if func is torch.Tensor.float else func
-        return asked(*args, **named)
+        if func in self.casts:
+            return args[0].to(self.dtype)
+        given = self.of_data if args and isinstance(args[0], Tensor) else self.types
+        args = tuple(given.get(a, a) if isinstance(a, torch.dtype) else a for a in args)
+        return func(
+            *args, **{k: given.get(v, v) if isinstance(v, torch.dtype) else v for k, v in (kwargs or {}).items()}
+        )
 
 
 @dataclass(frozen=True)
@@ -233,7 +248,7 @@ class _Eager:
         for bound in BOUNDS:
             rows = np.random.default_rng(0).integers(0, bound, (ROWS, self.batch.row_length)).astype(np.int32)
             try:
-                with torch.no_grad(), eagerly(), self._unchanged():
+                with torch.no_grad(), eagerly(), self._unchanged(), _InPrecision(torch.float32), without_autocast():
                     Sample(rows, self.batch, _SEED).value(self.model, self.loss, 1)
             except (IndexError, RuntimeError, ValueError, TypeError) as error:
                 told = told or f"{type(error).__name__}: {error}".splitlines()[0]
@@ -269,8 +284,7 @@ class _Eager:
         usual = torch.get_default_dtype()
         try:
             torch.set_default_dtype(torch.float64)
-            with _InDouble():
-                return self._gradients(held, sample, t, torch.float64)
+            return self._gradients(held, sample, t, torch.float64)
         except (RuntimeError, TypeError, ValueError):
             return None
         finally:
@@ -282,7 +296,8 @@ class _Eager:
         self._load(held)
         self.model.to(dtype)
         self.model.zero_grad(set_to_none=True)
-        sample.value(self.model, self.loss, t).backward()
+        with _InPrecision(dtype), without_autocast():
+            sample.value(self.model, self.loss, t).backward()
         named, buffers = named_parameters(self.model), named_buffers(self.model)
         grads = {p.name: named[p.name].grad for p in self.layout.parameters}
         found = {
