@@ -38,6 +38,10 @@ _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
 ORIGIN = "lockstep_origin"
 """Key of a node's Origin in `fx.Node.meta`."""
+SHAPES_HINT = (
+    "no nonzero, unique, torch.where of a mask alone or boolean-mask indexing: keep every element and weigh it, as "
+    "torch.where(mask, values, 0.0).sum() / mask.sum(), or give a loss its ignore_index; give every expert all rows"
+)
 NO_VALUES = "buffers and frozen parameters are constants: training.parameters.without_weights() keeps buffers' values"
 
 
@@ -188,7 +192,7 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
                 )
                 graph_module = make_fx(again, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
         except Exception as error:
-            raise _explain(error, recorder) from error
+            raise _explain(error, recorder, known) from error
     _drop_empty_parts(graph_module)
     graph_module.graph.eliminate_dead_code()
     _refuse_left(graph_module)
@@ -272,7 +276,7 @@ def _line(code: CodeType, number: int) -> str:
     return f"{Path(code.co_filename).name}:{number}  {linecache.getline(code.co_filename, number).strip()}".strip()
 
 
-def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
+def _explain(error: Exception, recorder: _Recorder, values: KnownValues) -> LockstepError:
     """Returns an error that names the user's operation that could not be traced, with its module and line."""
     if isinstance(error, LockstepError) and not isinstance(error, LoweringError):
         return error
@@ -298,9 +302,18 @@ def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
     ):
         what = f"a value or shape that depends on data ({aten or 'aten._local_scalar_dense'})"
         hint = (
-            "a Program's shapes and control flow are fixed: no .item(), .numpy(), nonzero, boolean-mask indexing or "
-            "`if tensor`; choose with torch.where"
+            SHAPES_HINT
+            if kind == "GuardOnDataDependentSymNode"
+            else (
+                "a Program's shapes and control flow are fixed: no .item(), .numpy(), nonzero, boolean-mask indexing "
+                "or `if tensor`; choose with torch.where"
+            )
         )
+    elif "SymIntArrayRef" in str(error) and values.sized_at is not None:
+        # A backward has no line of the user.
+        what, place, hint = "a shape that depends on data", values.sized_at, SHAPES_HINT
+    elif "Sparse" in str(error):
+        what, hint = f"a sparse tensor ({aten or kind})", "make a constant one beforehand, or a dense one: to_dense()"
     elif "two devices" in str(error) and "meta" in str(error):
         what, hint = f"a constant that has no values ({aten})", NO_VALUES
     elif "mutating a non-functional tensor" in str(error):

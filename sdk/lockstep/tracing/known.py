@@ -32,6 +32,7 @@ _SHAPED_BY_VALUES = (
     _A._unique2.default, _A.unique_dim.default, _A.unique_consecutive.default,
 )  # fmt: skip
 """Operations whose result's shape depends on values: of known ones the result is a constant."""
+_PUTS = (_A.index_put.default, _A.index_put_.default, _A._index_put_impl_.default, _A._unsafe_index_put.default)
 WIDE = {torch.float64, torch.float16, torch.bfloat16}
 """Types of floats that are taken as float32 where they meet data."""
 _WRAPPED = {torch.uint8: (0, 255), torch.int8: (128, 255), torch.int16: (1 << 15, (1 << 16) - 1)}
@@ -47,6 +48,8 @@ class KnownValues(TorchDispatchMode):
         self._place_of = place
         self.narrowed: tuple[str, str] | None = None
         """The first type that was taken as another, in words, and the line that asked for it; None: none was."""
+        self.sized_at: str | None = None
+        """The line of the first operation whose result's shape depends on data; None: there is none."""
         self._values: Any = WeakTensorKeyDictionary()
         self._written: set[int] = set()
         """Storages of values that something unknown was written to."""
@@ -80,17 +83,19 @@ class KnownValues(TorchDispatchMode):
                 return ((func(*args, **kwargs) + shift) & mask) - shift
         values = [self.real(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         unknown = any(v is None and isinstance(x, torch.Tensor) for x, v in zip(leaves, values, strict=True))
+        by_mask = func is _A.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1])
+        if unknown and self.sized_at is None and (func in _SHAPED_BY_VALUES or by_mask):
+            self.sized_at = self._place_of()
         if unknown or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
             if func._schema.is_mutable:
                 self._forget(func, args, kwargs or {})
-            if func is _A.index.Tensor:
-                args = (args[0], self._placed(args[1]))
+            if func is _A.index.Tensor or (func in _PUTS and _puts_several(*args)):
+                args = (args[0], self._placed(args[1]), *args[2:])
             result = func(*args, **(kwargs or {}))
             if unknown and _is_pure(func) and all(self.is_constant(x) for x in leaves if isinstance(x, torch.Tensor)):
                 self._large.update({r: True for r in tree_leaves(result) if isinstance(r, FakeTensor)})
             return result
         given, named = tree_unflatten(values, spec)
-        by_mask = func is _A.index.Tensor and any(i is not None and i.dtype == torch.bool for i in given[1])
         if func in _VALUES or func in _SHAPED_BY_VALUES or by_mask:
             with _disable_current_modes(), torch.no_grad():
                 return func(*given, **named)
@@ -175,6 +180,11 @@ class KnownValues(TorchDispatchMode):
 def following() -> KnownValues | None:
     """The values that the trace in progress knows; None outside of one."""
     return next((m for m in reversed(_get_current_dispatch_mode_stack()) if isinstance(m, KnownValues)), None)
+
+
+def _puts_several(_x: Any, _indices: Any, values: torch.Tensor, accumulate: bool = False, *_unsafe: bool) -> bool:
+    """True if each place gets a value of its own: one value for all is a choice by the mask."""
+    return accumulate or (values.dim() > 0 and all(isinstance(n, int) for n in values.shape) and values.numel() > 1)
 
 
 def _is_narrowed(x: Any) -> bool:

@@ -18,7 +18,7 @@ from torch import fx
 from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.arithmetic import Products
-from lockstep.tracing.capture import NO_VALUES, ORIGIN
+from lockstep.tracing.capture import NO_VALUES, ORIGIN, SHAPES_HINT
 from lockstep.tracing.graph import BOOL, F32, I32, Graph, Node, Origin
 
 Rule = Callable[..., Any]
@@ -37,10 +37,6 @@ _REFUSED = {
         "leave the cast out: a Program rounds to no float of 8 bits (but products of 8-bit integers: `arithmetic`)",
     ),
 }
-SHAPES_HINT = (
-    "no nonzero, unique or boolean-mask indexing: keep every element and weigh it, as "
-    "torch.where(mask, values, 0.0).sum() / mask.sum(), or give a loss its ignore_index"
-)
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:

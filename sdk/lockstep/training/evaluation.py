@@ -41,6 +41,7 @@ from lockstep.training.job import (
     check_width,
     described_parameters,
     mean_loss,
+    traced_loss,
 )
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
@@ -73,10 +74,13 @@ def build_programs(
     sections, shards = sections_of(layout, slots), len(layout.held)
     check_width(layout, sections)
 
-    def step(*state: Tensor) -> list[Tensor | None]:
+    def step(*state: Tensor, differentiates: bool = False) -> list[Tensor | None]:
         total, counter = state[sections.carry.start], state[sections.clock]
         with attributes.kept():
-            total = _added(total, mean_loss(model, loss, layout, state[sections.live][:shards], batch))
+            total = _added(
+                total,
+                mean_loss(model, loss, layout, state[sections.live][:shards], batch, differentiates=differentiates),
+            )
         return sections.slot_state(state[sections.live], state[sections.anchor], [total], counter + 1)
 
     def encode(*state: Tensor) -> list[Tensor | None]:
@@ -97,10 +101,10 @@ def build_programs(
     start = sections.slot_state(tensors, tensors, [pair], clock)
     joined = sections.merge_state(tensors, [words], [[words]] * slots, accepted)
     with _evaluating(model), attributes, warning_once():
-        stepped = trace(step, *start)
+        stepped = traced_loss(step, *start)
         if attributes.left:
             # A second step may read what the first one has left, which a Program cannot.
-            trace(step, *start)
+            traced_loss(step, *start)
     return Programs(stepped, trace(encode, *start), trace(merge, *joined), layout, sections)
 
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from lockstep.execution.jobs import ClaimSchedule, TrainingJob, zeros_of
 from lockstep.presets import DEVNET, Terms
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.market.job_rules import MAX_SLOTS, MAX_STEPS
 from lockstep.protocol.merkle import ceil_log2
@@ -150,9 +150,9 @@ def build_programs(
         payload, carry = rules.encode(own_of(state), anchor, live[:count], context("round"))
         return sections.encoded([*payload, *live[count:]], carry if strategy.carry else ())
 
-    def looked(*state: Tensor) -> list[Tensor | None]:
+    def looked(*state: Tensor, differentiates: bool = False) -> list[Tensor | None]:
         with attributes.kept():
-            return [mean_loss(model, loss, layout, state[sections.live][:held], batch)]
+            return [mean_loss(model, loss, layout, state[sections.live][:held], batch, differentiates=differentiates)]
 
     def merge(*state: Tensor) -> list[Tensor | None]:
         base, after = state[sections.shared][:held], state[sections.outer][: len(outer)]
@@ -173,8 +173,18 @@ def build_programs(
     with attributes, warning_once():
         stepped = trace(step, *start, products=products)
         products.refuse_unused()
-        looking = trace(looked, *start, products=products)
+        looking = traced_loss(looked, *start, products=products)
     return Programs(stepped, trace(encode, *start), trace(merge, *joined), layout, sections, looking)
+
+
+def traced_loss(value: Callable[..., list[Tensor | None]], *start: Tensor | None, **options: Any) -> Program:
+    """`trace` of a function of a loss; it `differentiates` if the loss takes a gradient by the parameters itself."""
+    try:
+        return trace(value, *start, **options)
+    except LoweringError as error:
+        if "does not require grad" not in error.message:
+            raise
+        return trace(partial(value, differentiates=True), *start, **options)
 
 
 def check_width(layout: Layout, sections: Sections) -> None:
@@ -256,17 +266,26 @@ def mean_of_passes(
 
 
 def mean_loss(
-    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, held: Sequence[Tensor], batch: Batch
+    model: nn.Module,
+    loss: Loss | RandomLoss,
+    layout: Layout,
+    held: Sequence[Tensor],
+    batch: Batch,
+    *,
+    differentiates: bool = False,
 ) -> Tensor:
     """f32 scalar: the loss over the rows of one step, which a training step with that batch would descend.
 
-    `held` are the tensors of a checkpoint: the shards, then the statistics.
+    `held` are the tensors of a checkpoint: the shards, then the statistics. A loss that `differentiates` takes a
+    gradient by the parameters itself.
     """
     named, buffers = layout.split(*held), layout.buffers(held)
+    if differentiates:
+        named = {name: leaf.detach().requires_grad_() for name, leaf in named.items()}
     for leaf in named.values():
         setattr(leaf, TRAINED, True)
     (mean,) = mean_of_passes(loss, batch, lambda drawing, rows: [loss_at(model, drawing, named, rows, buffers)])
-    return mean
+    return mean.detach() if differentiates else mean
 
 
 def training_job(

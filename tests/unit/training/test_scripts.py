@@ -158,6 +158,22 @@ def test_statistics_of_parts_that_a_loss_calls_are_those_of_eager_torch(value: L
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=2e-5)
 
 
+def test_loss_that_takes_a_gradient_by_parameters_has_its_programs() -> None:
+    model = nn.Linear(9, 1)
+
+    def adapted(m: nn.Module, rows: Tensor) -> Tensor:
+        x, own = rows / 32, dict(m.named_parameters())
+        steps = torch.autograd.grad(torch.func.functional_call(m, own, (x,)).square().mean(), list(own.values()),
+                                    create_graph=True)  # fmt: skip
+        moved = {n: p - 0.1 * g for (n, p), g in zip(own.items(), steps, strict=True)}
+        return torch.func.functional_call(m, moved, (x + 1,)).square().mean()
+
+    np.testing.assert_allclose(found(model, adapted)[0], due(model, adapted)[0], rtol=1e-4, atol=1e-6)
+    assert built(model, adapted).loss is not None
+    rows = Batch(2, 9)
+    assert evaluation.build_programs(model, adapted, batch=rows, batches=2, rounds=1, slots=2).step.ops
+
+
 # --- attributes that calls change --------------------------------------------------------------------------
 
 
