@@ -94,7 +94,7 @@ class Replaced(TorchFunctionMode):
                 "a packed sequence, whose lengths depend on data",
                 hint="pad and mask: give the layer whole rows, and weigh what it returns by positions < lengths",
             )
-        return torch._VF._pack_padded_sequence(x, lengths, batch_first)  # type: ignore[attr-defined]
+        return torch._VF._pack_padded_sequence(x, lengths, batch_first)
 
     def below(self, compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """`<` or `<=`; a comparison of a draw with a limit may decide if a layer is dropped."""
@@ -194,7 +194,9 @@ def gaussian_nll(
     loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
-    return {"mean": torch.mean, "sum": torch.sum}.get(reduction, lambda x: x)(loss)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
 
 
 def fake_quantised(
@@ -335,11 +337,11 @@ def without_checkpointing() -> Iterator[None]:
 def without_compiling() -> Iterator[None]:
     """Compiled functions run as they are written: a Program is compiled anyway."""
     kept = torch.compile
-    torch.compile = _as_written  # type: ignore[assignment]
+    torch.compile = _as_written
     # Without torch._dynamo nothing is compiled yet, and its import takes seconds.
     config = sys.modules.get("torch._dynamo.config")
     try:
-        with config.patch(error_on_nested_fx_trace=False) if config else nullcontext():  # type: ignore[attr-defined]
+        with config.patch(error_on_nested_fx_trace=False) if config else nullcontext():
             yield
     finally:
         torch.compile = kept
@@ -356,7 +358,7 @@ def without_autocast(known: KnownValues | None = None) -> Iterator[None]:
             known.note(f"autocast to {self.fast_dtype} is taken as torch.float32")
         return self
 
-    kind.__enter__, kind.__exit__ = enter, lambda *_args: None  # type: ignore[method-assign, assignment]
+    kind.__enter__, kind.__exit__ = enter, lambda *_args: None  # type: ignore[method-assign]
     try:
         yield
     finally:
