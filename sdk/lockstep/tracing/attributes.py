@@ -72,7 +72,7 @@ class _Left:
 
 
 _STANDING: dict[int, _Left] = {}
-"""What traces in progress start from, by the storages of its tensors."""
+"""Values that traces in progress start from, by the storages of their tensors."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Attributes:
 
     model: torch.nn.Module
     left: list[_Left] = field(default_factory=list)
-    """What the first trace has left."""
+    """Those that the first trace has left."""
     _traced: bool = False
     _storages: list[int] = field(default_factory=list)
 

@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 _CACHE = functools._lru_cache_wrapper
 _PACKAGES = ("sympy", "mpmath")
-"""What torch asks about shapes, beside itself: its draws are no model's."""
+"""Packages that torch asks about shapes: their draws are no model's."""
 _SITE = str(Path(torch.__file__).parent.parent)
 _OF_LIBRARIES = tuple(str(Path(_SITE, name)) for name in ("torch", "numpy", *_PACKAGES))
 _STANDARD = sysconfig.get_paths()["stdlib"]

@@ -115,7 +115,7 @@ class KnownValues(TorchDispatchMode):
         return not all(map(self.is_constant, tensors)) or torch.Tag.nondeterministic_seeded in func.tags
 
     def _refuse_write(self, func: Any, args: Any) -> None:
-        """What is written to must be the tensor that is read, so that it cannot be another of float32."""
+        """Raises LoweringError for a write to a constant: what is read later is that tensor, and none of float32."""
         for given, argument in zip(args, func._schema.arguments, strict=False):
             written = argument.alias_info is not None and argument.alias_info.is_write
             if written and any(map(_is_narrowed, tree_leaves(given))):

@@ -99,7 +99,7 @@ def _inner(module: nn.Module) -> nn.Module | None:
 
 
 def _closed(part: Any) -> str | None:
-    """What made a module that cannot be opened."""
+    """Returns the origin of a module that cannot be opened."""
     if isinstance(part, torch.jit.ScriptModule):
         return "torch.jit"
     if type(part).__name__ == "FullyShardedDataParallel" or any(
