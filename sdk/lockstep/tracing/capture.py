@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import linecache
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -24,8 +27,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as torch_module
 
 from lockstep.protocol.errors import LockstepError, LoweringError
+from lockstep.tracing.attributes import Caches, refuse_left
 from lockstep.tracing.formulas import without_loops
-from lockstep.tracing.functions import Replaced, without_checkpointing
+from lockstep.tracing.functions import Replaced, without_autocast, without_checkpointing, without_compiling
 from lockstep.tracing.graph import Origin
 from lockstep.tracing.host import HINT, HostDraws
 from lockstep.tracing.known import KnownValues
@@ -35,7 +39,26 @@ _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
 ORIGIN = "lockstep_origin"
 """Key of a node's Origin in `fx.Node.meta`."""
+SHAPES_HINT = (
+    "no nonzero, unique, torch.where of a mask alone or boolean-mask indexing: keep every element and weigh it, as "
+    "torch.where(mask, values, 0.0).sum() / mask.sum(), or give a loss its ignore_index; give every expert all rows"
+)
 NO_VALUES = "buffers and frozen parameters are constants: training.parameters.without_weights() keeps buffers' values"
+
+
+_NAMED: ContextVar[tuple[torch.nn.Module, ...]] = ContextVar("named", default=())
+
+_TOLD: ContextVar[set[str] | None] = ContextVar("told", default=None)
+
+
+@contextmanager
+def naming(model: torch.nn.Module) -> Iterator[None]:
+    """Modules of the model are named from it, whichever of them is called."""
+    token = _NAMED.set((*_NAMED.get(), model))
+    try:
+        yield
+    finally:
+        _NAMED.reset(token)
 
 
 class _Recorder:
@@ -50,7 +73,8 @@ class _Recorder:
     def enter(self, module: torch.nn.Module, _inputs: Any) -> None:
         """Records that a module's forward call begins; a forward pre-hook."""
         if not self.stack:
-            self.paths |= {id(m): name for name, m in module.named_modules()}
+            for model in (module, *_NAMED.get()):
+                self.paths |= {id(m): name for name, m in model.named_modules()}
         self.stack.append(self.paths.get(id(module), type(module).__name__))
 
     def leave(self, _module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
@@ -115,7 +139,7 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
     Raises LoweringError where torch cannot trace it, and where the host draws numbers.
     """
     draws = HostDraws()
-    with draws.watching():
+    with draws.watching(), Caches(draws.caches):
         graph_module = _captured(fn, examples, _Recorder())
         if draws.drawn() is None:
             return graph_module
@@ -123,7 +147,7 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
         again: list[fx.GraphModule] = []
         found = draws.located(
             lambda: again.append(_captured(fn, examples, recorder)),
-            lambda frame: (recorder.stack[-1] if recorder.stack else "", _line(frame.f_code, frame.f_lineno)),
+            lambda frame: partial(_told, recorder.stack[-1] if recorder.stack else "", frame.f_code, frame.f_lineno),
         )
     # INVARIANT: a Program holds no number that the host drew.
     if found:
@@ -136,19 +160,31 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
     return again[0]
 
 
+def _told(module: str, code: CodeType, line: int) -> tuple[str, str]:
+    return module, _line(code, line)
+
+
 def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder: _Recorder) -> fx.GraphModule:
     with FakeTensorMode(
         allow_fallback_kernels=True, allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
     ):
         fakes = [torch.empty(e.shape, dtype=e.dtype, device="cpu") for e in examples]
-    known = KnownValues()
+    known = KnownValues(lambda: _place(sys._getframe(1)))
 
     def watched(*tensors: torch.Tensor) -> Any:
         with known:
             return fn(*tensors)
 
     replaced = Replaced(known)
-    with recorder.recording(), without_checkpointing(), without_loops(), sdpa_kernel(SDPBackend.MATH), replaced:
+    with (
+        recorder.recording(),
+        without_checkpointing(),
+        without_compiling(),
+        without_loops(),
+        without_autocast(known),
+        sdpa_kernel(SDPBackend.MATH),
+        replaced,
+    ):
         try:
             with replaced.layers.watching(), counting(known):
                 graph_module = make_fx(watched, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
@@ -158,10 +194,44 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
                 )
                 graph_module = make_fx(again, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
         except Exception as error:
-            raise _explain(error, recorder) from error
+            raise _explain(error, recorder, known) from error
     _drop_empty_parts(graph_module)
     graph_module.graph.eliminate_dead_code()
+    _refuse_left(graph_module)
+    if known.narrowed is not None:
+        what, place = known.narrowed
+        warn_once(f"{what} at {place or 'an unknown line'}: a Program computes in binary32 and integers of 32 bits")
     return graph_module
+
+
+@contextmanager
+def warning_once() -> Iterator[None]:
+    """Traces inside warn of the same thing once."""
+    token = _TOLD.set(set())
+    try:
+        yield
+    finally:
+        _TOLD.reset(token)
+
+
+def warn_once(text: str) -> None:
+    """Warns, unless a trace beside has done so."""
+    told = _TOLD.get()
+    if told is None or text not in told:
+        warnings.warn(text, stacklevel=2)
+    if told is not None:
+        told.add(text)
+
+
+def _refuse_left(graph_module: fx.GraphModule) -> None:
+    """Raises LoweringError for a graph that reads what the step before has left."""
+    for node in graph_module.graph.nodes:
+        if node.op == "get_attr" and isinstance(value := getattr(graph_module, str(node.target)), torch.Tensor):
+            try:
+                refuse_left(value)
+            except LoweringError as error:
+                origin = next((n.meta[ORIGIN] for n in node.users if ORIGIN in n.meta), Origin())
+                raise _at(origin.module, error.message, origin.place, error.hint) from None
 
 
 def _drop_empty_parts(graph_module: fx.GraphModule) -> None:
@@ -208,7 +278,7 @@ def _line(code: CodeType, number: int) -> str:
     return f"{Path(code.co_filename).name}:{number}  {linecache.getline(code.co_filename, number).strip()}".strip()
 
 
-def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
+def _explain(error: Exception, recorder: _Recorder, values: KnownValues) -> LockstepError:
     """Returns an error that names the user's operation that could not be traced, with its module and line."""
     if isinstance(error, LockstepError) and not isinstance(error, LoweringError):
         return error
@@ -230,12 +300,22 @@ def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
     if isinstance(error, LoweringError):
         what, hint = error.message, error.hint
     elif kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode") or (
-        "tracing tensor" in str(error)
+        any(told in str(error) for told in ("tracing tensor", "'_Unknown'", ".numpy() is not supported"))
     ):
         what = f"a value or shape that depends on data ({aten or 'aten._local_scalar_dense'})"
         hint = (
-            "a Program's shapes and control flow are fixed: no .item(), nonzero, boolean-mask indexing or `if tensor`"
+            SHAPES_HINT
+            if kind == "GuardOnDataDependentSymNode"
+            else (
+                "a Program's shapes and control flow are fixed: no .item(), .numpy(), nonzero, boolean-mask indexing "
+                "or `if tensor`; choose with torch.where"
+            )
         )
+    elif "SymIntArrayRef" in str(error) and values.sized_at is not None:
+        # A backward has no line of the user.
+        what, place, hint = "a shape that depends on data", values.sized_at, SHAPES_HINT
+    elif "Sparse" in str(error):
+        what, hint = f"a sparse tensor ({aten or kind})", "make a constant one beforehand, or a dense one: to_dense()"
     elif "two devices" in str(error) and "meta" in str(error):
         what, hint = f"a constant that has no values ({aten})", NO_VALUES
     elif "mutating a non-functional tensor" in str(error):
@@ -243,5 +323,9 @@ def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
         hint = "buffers are constants of a Program: pass what changes to the function, and return it"
     else:
         what = f"what torch cannot trace ({aten or kind}: {str(error).strip().splitlines()[0] if str(error) else kind})"
-        hint = "run the function eagerly on these inputs first; if that works, the operation has no fake kernel"
+        hint = "run it eagerly on these inputs first; if that works, write the line with other operations of torch"
+    return _at(module, what, place, hint)
+
+
+def _at(module: str, what: str, place: str, hint: str) -> LoweringError:
     return LoweringError(f"module `{module or '(top level)'}` uses {what} at {place or 'an unknown line'}", hint=hint)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
@@ -26,6 +27,8 @@ from lockstep.tracing.sources import random_words
 DROPOUT_STREAM = 1 << 30
 """Stream of the first dropout of a Program; the others follow. `random_words` of users take lower ones."""
 _FRACTION_BITS = 24
+TRAINED = "_lockstep_trained"
+"""Attribute of a tensor that a model trains, where no gradient is computed: its `requires_grad` reads True."""
 
 
 class Replaced(TorchFunctionMode):
@@ -44,6 +47,12 @@ class Replaced(TorchFunctionMode):
             torch._grouped_mm: grouped_product,
             F.one_hot: self.one_hot,
             torch.adaptive_avg_pool1d: averaged,
+            F.adaptive_avg_pool2d: averaged_2d,
+            F.gaussian_nll_loss: gaussian_nll,
+            torch.fake_quantize_per_tensor_affine: fake_quantised,
+            torch.fake_quantize_per_channel_affine: fake_quantised_channels,
+            torch._VF._pack_padded_sequence: self.packed,
+            **{product: _dense(product) for product in _PRODUCTS},
             torch.Tensor.__bool__: self.truth,
             torch.Tensor.item: self.number,
             torch.Tensor.split: routed.split,
@@ -56,6 +65,7 @@ class Replaced(TorchFunctionMode):
             torch.Tensor.le: self.below(torch.le),
             torch._assert_async: lambda *_args: None,
             **FORMULAS,
+            torch.Tensor.requires_grad.__get__: lambda x: x.requires_grad or hasattr(x, TRAINED),  # type: ignore[attr-defined]
             **recurrent.formulas(self.dropout),
             **ComplexFormulas(known).formulas,
         }
@@ -78,6 +88,15 @@ class Replaced(TorchFunctionMode):
         """A tensor as a number: its value where it is constant; where only a guard asks, what lets it pass."""
         passing = guards.passing_number(sys._getframe(2)) if self.known.real(x) is None else None
         return x.item() if passing is None else passing
+
+    def packed(self, x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+        """`pack_padded_sequence` of known lengths; those of data are refused."""
+        if self.known.real(lengths) is None:
+            raise LoweringError(
+                "a packed sequence, whose lengths depend on data",
+                hint="pad and mask: give the layer whole rows, and weigh what it returns by positions < lengths",
+            )
+        return torch._VF._pack_padded_sequence(x, lengths, batch_first)
 
     def below(self, compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """`<` or `<=`; a comparison of a draw with a limit may decide if a layer is dropped."""
@@ -149,6 +168,90 @@ def averaged(input: torch.Tensor, output_size: int | tuple[int]) -> torch.Tensor
     if output_size not in (1, (1,), [1]):
         return torch.adaptive_avg_pool1d(input, output_size)
     return input.unsqueeze(-2).mean((-1, -2), keepdim=True).squeeze(-2)
+
+
+def averaged_2d(input: torch.Tensor, output_size: int | Sequence[int | None]) -> torch.Tensor:  # noqa: A002
+    """`adaptive_avg_pool2d`; a mean where it leaves one element, which torch would give strides of its own."""
+    if output_size not in (1, (1, 1), [1, 1]):
+        return F.adaptive_avg_pool2d(input, output_size)  # type: ignore[arg-type]
+    return input.mean((-1, -2), keepdim=True)
+
+
+def gaussian_nll(
+    input: torch.Tensor,  # noqa: A002  (torch's name)
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """`gaussian_nll_loss` without its guard against negative variances (Nix and Weigend 1994)."""
+    if not isinstance(var, torch.Tensor):
+        var = var * torch.ones_like(input)
+    if var.size() != input.size() and input.size()[:-1] == var.size():
+        var = var.unsqueeze(-1)
+    var = var.clone()
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def fake_quantised(
+    input: torch.Tensor,  # noqa: A002  (torch's name)
+    scale: torch.Tensor | float,
+    zero_point: torch.Tensor | float,
+    quant_min: int,
+    quant_max: int,
+) -> torch.Tensor:
+    """The nearest code's value; the gradient passes where the code was in range (Jacob 2018, section 3)."""
+    step = scale.detach() if isinstance(scale, torch.Tensor) else float(np.float32(scale))
+    inverse = 1 / step if isinstance(step, torch.Tensor) else float(np.float32(1) / np.float32(step))
+    with torch.no_grad():
+        code = (input * inverse).round() + zero_point
+        inside = (code >= quant_min) & (code <= quant_max)
+        value = (code.clamp(quant_min, quant_max) - zero_point) * step
+    passed = torch.where(inside, input, 0.0)
+    return value + (passed - passed.detach())
+
+
+def fake_quantised_channels(
+    input: torch.Tensor,  # noqa: A002  (torch's name)
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+) -> torch.Tensor:
+    """`fake_quantised` with a scale for each place along an axis."""
+    shape = [-1 if i == axis % input.dim() else 1 for i in range(input.dim())]
+    return fake_quantised(input, scale.view(shape), zero_point.view(shape), quant_min, quant_max)
+
+
+_PRODUCTS = (
+    torch.mm, torch.spmm, torch.sparse.mm, torch.matmul, torch.Tensor.mm, torch.Tensor.matmul, torch.Tensor.__matmul__,
+    torch.addmm, torch.bmm,
+)  # fmt: skip
+
+
+def _dense(product: Callable[..., Any]) -> Callable[..., Any]:
+    """A product whose constant factors are dense: a sparse one's zeros are among its terms."""
+
+    def dense(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or x.layout == torch.strided or isinstance(x, FakeTensor):
+            return x
+        with _disable_current_modes(), torch.no_grad():
+            return x.to_dense()
+
+    def multiplied(*args: Any, **kwargs: Any) -> Any:
+        # torch.sparse.mm multiplies dense factors by an operation of its own.
+        return (torch.mm if product is torch.sparse.mm else product)(*map(dense, args), **kwargs)
+
+    return multiplied
 
 
 def grouped_product(
@@ -230,6 +333,43 @@ def without_checkpointing() -> Iterator[None]:
         yield
     finally:
         module._checkpoint_without_reentrant_generator, module.CheckpointFunction = kept  # type: ignore[misc]
+
+
+@contextmanager
+def without_compiling() -> Iterator[None]:
+    """Compiled functions run as they are written: a Program is compiled anyway."""
+    kept = torch.compile
+    torch.compile = _as_written
+    # Without torch._dynamo nothing is compiled yet, and its import takes seconds.
+    config = sys.modules.get("torch._dynamo.config")
+    try:
+        with config.patch(error_on_nested_fx_trace=False) if config else nullcontext():
+            yield
+    finally:
+        torch.compile = kept
+
+
+@contextmanager
+def without_autocast(known: KnownValues | None = None) -> Iterator[None]:
+    """torch.autocast casts nothing; `known` notes where it would have."""
+    kind = torch.amp.autocast_mode.autocast
+    kept = kind.__enter__, kind.__exit__
+
+    def enter(self: torch.autocast) -> torch.autocast:
+        if known is not None and self._enabled:
+            known.note(f"autocast to {self.fast_dtype} is taken as torch.float32")
+        return self
+
+    kind.__enter__, kind.__exit__ = enter, lambda *_args: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        kind.__enter__, kind.__exit__ = kept  # type: ignore[method-assign]
+
+
+def _as_written(model: Callable[..., Any] | None = None, **_options: Any) -> Any:
+    """In place of torch.compile, which is a decorator too."""
+    return model if model is not None else lambda function: function
 
 
 def batch_norm(

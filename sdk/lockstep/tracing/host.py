@@ -7,11 +7,13 @@ entropy. A generator that the function itself makes from a fixed seed draws the 
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pickle
 import random
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +26,13 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-_OF_LIBRARIES = (str(Path(np.__file__).parent), random.__file__, threading.__file__)
+_CACHE = functools._lru_cache_wrapper
+_PACKAGES = ("sympy", "mpmath")
+"""Packages that torch asks about shapes: their draws are no model's."""
+_SITE = str(Path(torch.__file__).parent.parent)
+_OF_LIBRARIES = tuple(str(Path(_SITE, name)) for name in ("torch", "numpy", *_PACKAGES))
+_STANDARD = sysconfig.get_paths()["stdlib"]
+_OWN = str(Path(__file__).parent)
 _CAPTURE = str(Path(__file__).with_name("capture.py"))
 HINT = (
     "a Program would repeat this draw in every step: draw with torch.rand or lockstep.tracing.random_words, "
@@ -44,16 +52,25 @@ class HostDraws:
 
     def __init__(self) -> None:
         objects = gc.get_objects()
-        found = compress(objects, map(_STATES.__contains__, map(type, objects)))
-        self.generators = [random._inst, np.random.mtrand._rand, torch.default_generator, *found]
+        watched = list(compress(objects, map({*_STATES, _CACHE}.__contains__, map(type, objects))))
+        del objects
+        self.caches = [c for c in watched if type(c) is _CACHE]
+        """Functions whose results are kept (`functools.lru_cache`)."""
+        found = [g for g in watched if type(g) is not _CACHE]
+        own = getattr(sys.modules.get("sympy.core.random"), "rng", None)
+        everywhere = [random._inst, np.random.mtrand._rand, torch.default_generator]
+        self.generators = [*everywhere, *(g for g in found if g is not own)]
         self.entropy = False
         self.states = [self._state(g) for g in self.generators]
         self.suspects: list[Any] = []
 
     @staticmethod
     def _state(generator: Any) -> bytes:
+        read = _STATES[type(generator)][1]
+        if type(generator) is not torch.Generator:
+            return pickle.dumps(read(generator))
         with _disable_current_modes():
-            return pickle.dumps(_STATES[type(generator)][1](generator))
+            return pickle.dumps(read(generator))
 
     def drawn(self) -> str | None:
         """Returns the name of a generator that was drawn from since the last call; None if none was."""
@@ -81,8 +98,11 @@ class HostDraws:
         finally:
             os.urandom, random._urandom = original, kept  # type: ignore[attr-defined]
 
-    def located(self, run: Callable[[], None], place: Callable[[FrameType], tuple[str, str]]) -> list[str]:
-        """Runs once more: [what was drawn from, then `place` of the line that drew first]; [] if nothing is drawn.
+    def located(
+        self, run: Callable[[], None], place: Callable[[FrameType], Callable[[], tuple[str, str]]]
+    ) -> list[str]:
+        """Runs once more, as far as the first draw: [what was drawn from, then what `place` of its line gives]; [] if
+        nothing is drawn.
 
         After every line only the generators that the last call of `drawn` found are looked at, at the end all of them.
         Draws of another thread, or of a module that was imported, are not there a second time.
@@ -91,11 +111,12 @@ class HostDraws:
         others = [self._state(g) for g in everything]
         self.states = [self._state(g) for g in self.generators]
         found: list[str] = []
-        last: list[tuple[str, str]] = [("", "")]
+        last: list[Callable[[], tuple[str, str]]] = [lambda: ("", "")]
 
         def look() -> None:
             if not found and (name := self.drawn()):
-                found.extend((name, *last[0]))
+                found.extend((name, *last[0]()))
+                raise _Drawn
 
         def local(frame: FrameType, event: str, _arg: Any) -> Any:
             look()
@@ -107,15 +128,22 @@ class HostDraws:
             return local if _is_model(frame.f_code) else None
 
         before = sys.gettrace()
-        sys.settrace(tracer)
         try:
-            run()
-        finally:
-            sys.settrace(before)
-        look()
-        self.generators, self.states = everything, others
-        look()
+            sys.settrace(tracer)
+            try:
+                run()
+            finally:
+                sys.settrace(before)
+            look()
+            self.generators, self.states = everything, others
+            look()
+        except _Drawn:
+            pass
         return found
+
+
+class _Drawn(BaseException):
+    """A draw was found: the rest of the function need not run."""
 
 
 def _imports(frame: FrameType | None) -> bool:
@@ -127,7 +155,10 @@ def _imports(frame: FrameType | None) -> bool:
     return False
 
 
+@functools.cache
 def _is_model(code: CodeType) -> bool:
-    """True of code that may draw on behalf of a model: neither torch, numpy nor this package."""
+    """True of code that may draw on behalf of a model: neither of Python, torch, numpy nor this package."""
     name = code.co_filename
-    return not name.startswith((str(Path(torch.__file__).parent), str(Path(__file__).parent), "<", *_OF_LIBRARIES))
+    if name.startswith(_STANDARD):
+        return "-packages" in name and not name.startswith(_OF_LIBRARIES)
+    return not name.startswith((_OWN, "<", *_OF_LIBRARIES))

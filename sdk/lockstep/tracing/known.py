@@ -6,11 +6,16 @@ that depend on constants (positions, masks, buffers) are what they are in eager 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -27,16 +32,27 @@ _SHAPED_BY_VALUES = (
     _A._unique2.default, _A.unique_dim.default, _A.unique_consecutive.default,
 )  # fmt: skip
 """Operations whose result's shape depends on values: of known ones the result is a constant."""
+_PUTS = (_A.index_put.default, _A.index_put_.default, _A._index_put_impl_.default, _A._unsafe_index_put.default)
+WIDE = {torch.float64, torch.float16, torch.bfloat16}
+"""Types of floats that are taken as float32 where they meet data."""
 
 
 class KnownValues(TorchDispatchMode):
     """Follows the values of constants; one for each trace."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Callable[[], str] = str) -> None:
+        """`place`: of the user's line that is traced."""
         super().__init__()
+        self._place_of = place
+        self.narrowed: tuple[str, str] | None = None
+        """The first type that was taken as another, in words, and the line that asked for it; None: none was."""
+        self.sized_at: str | None = None
+        """The line of the first operation whose result's shape depends on data; None: there is none."""
         self._values: Any = WeakTensorKeyDictionary()
         self._written: set[int] = set()
         """Storages of values that something unknown was written to."""
+        self._large: Any = WeakTensorKeyDictionary()
+        """Constants that are too large to be followed, or computed of such."""
 
     def real(self, x: torch.Tensor) -> torch.Tensor | None:
         """The value of a tensor that depends on no input; None if it has none, or a large one."""
@@ -47,20 +63,33 @@ class KnownValues(TorchDispatchMode):
             return None
         return value  # not detached: a mode below would make that a fake
 
+    def is_constant(self, x: torch.Tensor) -> bool:
+        """True of a tensor that depends on no input, whether its value is known or not."""
+        return not isinstance(x, FakeTensor) or self.real(x) is not None or x in self._large
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves, spec = tree_flatten((args, kwargs or {}))
         if any(isinstance(x, torch.Generator) for x in leaves):
             raise LoweringError(f"a draw from a torch.Generator ({func}) is not supported", hint=HINT)
+        if any(_is_narrowed(x) for x in leaves) and self._meets_data(func, leaves):
+            self._refuse_write(func, args)
+            leaves = self._narrow(func, leaves)
+            args, kwargs = tree_unflatten(leaves, spec)
         values = [self.real(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         unknown = any(v is None and isinstance(x, torch.Tensor) for x, v in zip(leaves, values, strict=True))
+        by_mask = func is _A.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1])
+        if unknown and self.sized_at is None and (func in _SHAPED_BY_VALUES or by_mask):
+            self.sized_at = self._place_of()
         if unknown or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
             if func._schema.is_mutable:
                 self._forget(func, args, kwargs or {})
-            if func is _A.index.Tensor:
-                args = (args[0], self._placed(args[1]))
-            return func(*args, **(kwargs or {}))
+            if func is _A.index.Tensor or (func in _PUTS and _puts_several(*args)):
+                args = (args[0], self._placed(args[1]), *args[2:])
+            result = func(*args, **(kwargs or {}))
+            if unknown and _is_pure(func) and all(self.is_constant(x) for x in leaves if isinstance(x, torch.Tensor)):
+                self._large.update({r: True for r in tree_leaves(result) if isinstance(r, FakeTensor)})
+            return result
         given, named = tree_unflatten(values, spec)
-        by_mask = func is _A.index.Tensor and any(i is not None and i.dtype == torch.bool for i in given[1])
         if func in _VALUES or func in _SHAPED_BY_VALUES or by_mask:
             with _disable_current_modes(), torch.no_grad():
                 return func(*given, **named)
@@ -70,6 +99,37 @@ class KnownValues(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         self._follow(func, result, given, named)
         return result
+
+    def note(self, what: str) -> None:
+        """Remembers what was taken as something else, if it is the first."""
+        self.narrowed = self.narrowed or (what, self._place_of())
+
+    def _meets_data(self, func: Any, leaves: list[Any]) -> bool:
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        return not all(map(self.is_constant, tensors)) or torch.Tag.nondeterministic_seeded in func.tags
+
+    def _refuse_write(self, func: Any, args: Any) -> None:
+        """Raises LoweringError for a write to a constant: what is read later is that tensor, and none of float32."""
+        for given, argument in zip(args, func._schema.arguments, strict=False):
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            if written and any(map(_is_narrowed, tree_leaves(given))):
+                kind = tree_leaves(given)[0].dtype
+                raise LoweringError(f"a write of data to a constant of {kind} ({func})", hint="make it of float32")
+
+    def _narrow(self, func: Any, leaves: list[Any]) -> list[Any]:
+        """The arguments of an operation on data, constants rounded once and types that a Program has."""
+        told = func is _A._to_copy.default
+        floats = any(isinstance(x, torch.Tensor) and x.dtype == torch.float32 for x in leaves)
+        found: list[Any] = []
+        for x in leaves:
+            asked = x.dtype if isinstance(x, torch.Tensor) else x
+            if not _is_narrowed(x) or (isinstance(x, torch.Tensor) and not self.is_constant(x)):
+                found.append(x)
+                continue
+            if told or isinstance(x, torch.dtype) or (asked == torch.float64 and x.dim() > 0) or not floats:
+                self.note(f"{asked} is taken as {torch.float32}")
+            found.append(torch.float32 if isinstance(x, torch.dtype) else _A._to_copy.default(x, dtype=torch.float32))
+        return found
 
     def _placed(self, indices: Any) -> list[Any]:
         """The indices, a known mask as the places where it holds."""
@@ -86,6 +146,7 @@ class KnownValues(TorchDispatchMode):
     def _follow(self, func: Any, result: Any, given: Any, named: Any) -> None:
         fakes = [r for r in tree_leaves(result) if isinstance(r, FakeTensor)]
         if not fakes or any(f.numel() > MAX_ELEMENTS for f in fakes):
+            self._large.update(dict.fromkeys(fakes, True))
             return
         with _disable_current_modes(), torch.no_grad():
             found = tree_leaves(func(*given, **named))
@@ -102,6 +163,32 @@ class KnownValues(TorchDispatchMode):
                 self._lose(kwargs[argument.name])
 
     def _lose(self, x: Any) -> None:
+        if isinstance(x, FakeTensor):
+            self._large.pop(x, None)
         value = self._values.get(x) if isinstance(x, FakeTensor) else None
         if value is not None:
             self._written.add(value.untyped_storage()._cdata)
+
+
+def following() -> KnownValues | None:
+    """The values that the trace in progress knows; None outside of one."""
+    return next((m for m in reversed(_get_current_dispatch_mode_stack()) if isinstance(m, KnownValues)), None)
+
+
+def _puts_several(_x: Any, _indices: Any, values: torch.Tensor, accumulate: bool = False, *_unsafe: bool) -> bool:
+    """True if each place gets a value of its own: one value for all is a choice by the mask."""
+    return accumulate or (values.dim() > 0 and all(isinstance(n, int) for n in values.shape) and values.numel() > 1)
+
+
+def _is_narrowed(x: Any) -> bool:
+    """True of a type, or a tensor of one, that is taken as another where it meets data."""
+    if isinstance(x, torch.dtype):
+        return x in WIDE
+    return isinstance(x, torch.Tensor) and x.dtype in WIDE
+
+
+def _is_pure(func: Any) -> bool:
+    """True if an operation computes its result of its arguments alone, and writes to none."""
+    return (
+        func.namespace == "aten" and not func._schema.is_mutable and torch.Tag.nondeterministic_seeded not in func.tags
+    )

@@ -18,7 +18,7 @@ from torch import fx
 from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.arithmetic import Products
-from lockstep.tracing.capture import NO_VALUES, ORIGIN
+from lockstep.tracing.capture import NO_VALUES, ORIGIN, SHAPES_HINT
 from lockstep.tracing.graph import BOOL, F32, I32, Graph, Node, Origin
 
 Rule = Callable[..., Any]
@@ -36,6 +36,10 @@ _REFUSED = {
     torch.float64: "use float32: float64 has no reproducible kernels",
     torch.float16: "use float32: a Program computes in binary32",
     torch.bfloat16: "use float32: a Program computes in binary32",
+    **dict.fromkeys(
+        (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
+        "leave the cast out: a Program rounds to no float of 8 bits (but products of 8-bit integers: `arithmetic`)",
+    ),
 }
 
 
@@ -187,6 +191,13 @@ class Lowering:
     def _rule_of(self, node: fx.Node) -> Rule:
         found = RULES.get(_rule_name(node))
         if found is None and node.target is not operator.getitem:
+            value = node.meta.get("val")
+            if not _is_sized(value):
+                raise self.error(node, "its shape depends on data", SHAPES_HINT)
+            if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+                raise self.error(
+                    node, "a number of Python that depends on data", "keep it a tensor: torch.where, .sum()"
+                )
             raise self.error(node, "no rule lowers it", "rewrite this line with supported operations")
         return found  # type: ignore[return-value]
 
@@ -287,9 +298,8 @@ class Lowering:
         if tensor.dtype not in _DTYPES and tensor.dtype not in _NARROW:
             hint = _REFUSED.get(tensor.dtype, "a Program knows float32, int32 and bool")
             raise self.error(node, f"its result is {tensor.dtype}", hint)
-        if not all(isinstance(d, int) for d in tensor.shape):
-            hint = "no nonzero or boolean-mask indexing: use torch.where"
-            raise self.error(node, "its shape depends on data", hint)
+        if not _is_sized(tensor):
+            raise self.error(node, "its shape depends on data", SHAPES_HINT)
         return _DTYPES.get(tensor.dtype, I32)
 
     def _constant(self, tensor: torch.Tensor, node: fx.Node) -> Any:
@@ -347,6 +357,11 @@ def input_dtype(tensor: torch.Tensor, index: int) -> str:
             hint="state tensors are flat: rank 0 or 1, not empty",
         )
     return _DTYPES[tensor.dtype]
+
+
+def _is_sized(value: Any) -> bool:
+    """True unless the shape of a result, or of one of several, depends on data."""
+    return all(isinstance(d, int) for x in _sequence(value) if isinstance(x, torch.Tensor) for d in x.shape)
 
 
 def _is_pure(node: fx.Node) -> bool:

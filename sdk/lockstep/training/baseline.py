@@ -15,11 +15,12 @@ from lockstep.training.job import Batch
 from lockstep.training.losses import Loss, Model, RandomLoss, Words, bound
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import Layout, Parameter, layout_of, tensors
+from lockstep.training.wrappers import named_parameters
 
 
 def load_parameters(model: nn.Module, flat: NDArray[np.float32]) -> nn.Module:
     """Sets a model's parameters from a flat tensor of its layout; returns the model."""
-    named = dict(model.named_parameters())
+    named = named_parameters(model)
     with torch.no_grad():
         for name, values in tensors(layout_of(model), flat):
             named[name].copy_(values)
@@ -29,7 +30,7 @@ def load_parameters(model: nn.Module, flat: NDArray[np.float32]) -> nn.Module:
 def flat_parameters(model: nn.Module) -> NDArray[np.float32]:
     """The inverse of `load_parameters`."""
     layout: Layout = layout_of(model)
-    return layout.join({n: p.detach() for n, p in model.named_parameters()}).numpy()
+    return layout.join({n: p.detach() for n, p in named_parameters(model).items()}).numpy()
 
 
 @dataclass(frozen=True)

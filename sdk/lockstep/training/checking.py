@@ -15,6 +15,7 @@ from lockstep.training.brought import bring
 from lockstep.training.job import build_programs
 from lockstep.training.strategies import diloco
 from lockstep.training.trial import TriedSteps, reason_not_to_run, trial
+from lockstep.training.wrappers import unwrapped
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def check(target: str, *, runs: bool = True, threads: int = 1) -> Checked:
     if target.endswith(".toml"):
         raise UsageError(f"{target} describes a job, not a model", "`lockstep train quote` checks a description")
     brought, strategy = bring(target), diloco.Spec()
-    model, loss, batch = brought.model, brought.loss, brought.batch
+    model, loss, batch = unwrapped(brought.model), brought.loss, brought.batch
     rows = None if brought.dataset is None else brought.dataset.rows
     built = build_programs(model, loss, strategy, batch=batch, rounds=1, slots=2)
     for program in (built.step, built.encode, built.merge):

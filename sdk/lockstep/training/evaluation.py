@@ -31,6 +31,8 @@ from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import trace
+from lockstep.tracing.attributes import Attributes
+from lockstep.tracing.capture import warning_once
 from lockstep.training.job import (
     Batch,
     Programs,
@@ -39,11 +41,13 @@ from lockstep.training.job import (
     check_width,
     described_parameters,
     mean_loss,
+    traced_loss,
 )
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
 from lockstep.training.models import describe, loss_of, next_token_loss
 from lockstep.training.parameters import SHARD_ELEMENTS, Layout, layout_of, unallocated, unallocated_statistics
+from lockstep.training.wrappers import unwrapped
 
 
 def build_programs(
@@ -66,13 +70,17 @@ def build_programs(
     # INVARIANT: batches are counted in binary32 without rounding.
     if rounds * slots * batches > MAX_BATCHES:
         raise UsageError(f"{rounds} x {slots} x {batches} batches", f"use at most {MAX_BATCHES}, of more rows each")
-    layout = layout_of(model, shard_elements)
+    layout, attributes = layout_of(model, shard_elements), Attributes(model)
     sections, shards = sections_of(layout, slots), len(layout.held)
     check_width(layout, sections)
 
-    def step(*state: Tensor) -> list[Tensor | None]:
+    def step(*state: Tensor, differentiates: bool = False) -> list[Tensor | None]:
         total, counter = state[sections.carry.start], state[sections.clock]
-        total = _added(total, mean_loss(model, loss, layout, state[sections.live][:shards], batch))
+        with attributes.kept():
+            total = _added(
+                total,
+                mean_loss(model, loss, layout, state[sections.live][:shards], batch, differentiates=differentiates),
+            )
         return sections.slot_state(state[sections.live], state[sections.anchor], [total], counter + 1)
 
     def encode(*state: Tensor) -> list[Tensor | None]:
@@ -92,8 +100,12 @@ def build_programs(
     clock = torch.empty((), dtype=torch.int32, device="meta")
     start = sections.slot_state(tensors, tensors, [pair], clock)
     joined = sections.merge_state(tensors, [words], [[words]] * slots, accepted)
-    with _evaluating(model):
-        return Programs(trace(step, *start), trace(encode, *start), trace(merge, *joined), layout, sections)
+    with _evaluating(model), attributes, warning_once():
+        stepped = traced_loss(step, *start)
+        if attributes.left:
+            # A second step may read what the first one has left, which a Program cannot.
+            traced_loss(step, *start)
+    return Programs(stepped, trace(encode, *start), trace(merge, *joined), layout, sections)
 
 
 def sections_of(layout: Layout, slots: int) -> Sections:
@@ -148,6 +160,7 @@ def evaluation_job(
     not fit.
     """
     check_parties(dataset, batch, slots, min_slots)
+    model = unwrapped(model)
     value = loss or loss_of(model)
     built = build_programs(model, value, batch=batch, batches=batches, rounds=rounds, slots=slots)
     # INVARIANT: what is evaluated are the parameters of this model.

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from lockstep.execution.jobs import ClaimSchedule, TrainingJob, zeros_of
 from lockstep.presets import DEVNET, Terms
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.market.job_rules import MAX_SLOTS, MAX_STEPS
 from lockstep.protocol.merkle import ceil_log2
@@ -47,6 +47,9 @@ from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import F32_FORMAT, Checkpoint
 from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
+from lockstep.tracing.attributes import Attributes
+from lockstep.tracing.capture import warning_once
+from lockstep.tracing.functions import TRAINED
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.gradients import gradient, loss_at
 from lockstep.training.losses import Loss, RandomLoss, bound
@@ -63,6 +66,7 @@ from lockstep.training.parameters import (
 )
 from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.loop import Loop
+from lockstep.training.wrappers import unwrapped
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,7 @@ def build_programs(
     check_width(layout, sections)
     held, statistics = len(layout.held), unallocated_statistics(layout)
     read: set[str] = set()
+    attributes = Attributes(model)
 
     def own_of(state: Sequence[Tensor]) -> Sequence[Tensor]:
         return state[sections.carry][: len(beside)]
@@ -135,7 +140,8 @@ def build_programs(
         live, anchor, counter = state[sections.live][:held], state[sections.anchor][:held], state[sections.clock]
         buffers = layout.buffers(live)
         live = live[:count]
-        grad = mean_gradient(model, loss, layout, live, batch, read, buffers)
+        with attributes.kept():
+            grad = mean_gradient(model, loss, layout, live, batch, read, buffers)
         own, parameters = rules.step(own_of(state), counter, live, grad)
         if rules.moves:
             parameters = layout.kept(read, live, parameters)
@@ -146,8 +152,9 @@ def build_programs(
         payload, carry = rules.encode(own_of(state), anchor, live[:count], context("round"))
         return sections.encoded([*payload, *live[count:]], carry if strategy.carry else ())
 
-    def looked(*state: Tensor) -> list[Tensor | None]:
-        return [mean_loss(model, loss, layout, state[sections.live][:held], batch)]
+    def looked(*state: Tensor, differentiates: bool = False) -> list[Tensor | None]:
+        with attributes.kept():
+            return [mean_loss(model, loss, layout, state[sections.live][:held], batch, differentiates=differentiates)]
 
     def merge(*state: Tensor) -> list[Tensor | None]:
         base, after = state[sections.shared][:held], state[sections.outer][: len(outer)]
@@ -165,16 +172,21 @@ def build_programs(
     sent = [*(torch.empty(size, device="meta") for size in rules.sizes), *statistics]
     joined = sections.merge_state(flats, outer, [sent] * slots, torch.empty(slots, device="meta"))
     products = Products(arithmetic)
-    stepped = trace(step, *start, products=products)
-    products.refuse_unused()
-    return Programs(
-        stepped,
-        trace(encode, *start),
-        trace(merge, *joined),
-        layout,
-        sections,
-        trace(looked, *start, products=products),
-    )
+    with attributes, warning_once():
+        stepped = trace(step, *start, products=products)
+        products.refuse_unused()
+        looking = traced_loss(looked, *start, products=products)
+    return Programs(stepped, trace(encode, *start), trace(merge, *joined), layout, sections, looking)
+
+
+def traced_loss(value: Callable[..., list[Tensor | None]], *start: Tensor | None, **options: Any) -> Program:
+    """`trace` of a function of a loss; it `differentiates` if the loss takes a gradient by the parameters itself."""
+    try:
+        return trace(value, *start, **options)
+    except LoweringError as error:
+        if "does not require grad" not in error.message:
+            raise
+        return trace(partial(value, differentiates=True), *start, **options)
 
 
 def check_width(layout: Layout, sections: Sections) -> None:
@@ -256,15 +268,26 @@ def mean_of_passes(
 
 
 def mean_loss(
-    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, held: Sequence[Tensor], batch: Batch
+    model: nn.Module,
+    loss: Loss | RandomLoss,
+    layout: Layout,
+    held: Sequence[Tensor],
+    batch: Batch,
+    *,
+    differentiates: bool = False,
 ) -> Tensor:
     """f32 scalar: the loss over the rows of one step, which a training step with that batch would descend.
 
-    `held` are the tensors of a checkpoint: the shards, then the statistics.
+    `held` are the tensors of a checkpoint: the shards, then the statistics. A loss that `differentiates` takes a
+    gradient by the parameters itself.
     """
     named, buffers = layout.split(*held), layout.buffers(held)
+    if differentiates:
+        named = {name: leaf.detach().requires_grad_() for name, leaf in named.items()}
+    for leaf in named.values():
+        setattr(leaf, TRAINED, True)
     (mean,) = mean_of_passes(loss, batch, lambda drawing, rows: [loss_at(model, drawing, named, rows, buffers)])
-    return mean
+    return mean.detach() if differentiates else mean
 
 
 def training_job(
@@ -295,6 +318,7 @@ def training_job(
     if rounds > 0 and isinstance(strategy, Loop):
         for text in strategy.warnings(rounds):
             warnings.warn(text, stacklevel=2)
+    model = unwrapped(model)
     built = build_programs(
         model,
         loss or loss_of(model),

@@ -11,7 +11,8 @@ from torch import Tensor
 Model = Callable[..., Any]
 """A model as a function of its inputs: to logits, or to an output of `transformers` that has them."""
 Loss = Callable[[Model, Tensor], Tensor]
-"""(model, rows i64 [B, L]) -> scalar, the mean over what it predicts."""
+"""(model, rows i64 [B, L]) -> scalar, the mean over what it predicts. The model is the module, with its methods,
+parts and attributes, and the parameters of the step."""
 Words = Callable[[int], Tensor]
 """(count) -> i32 [count], random; the same words at every call."""
 

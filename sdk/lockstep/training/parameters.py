@@ -13,12 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from lockstep.numerics import tables
 from lockstep.numerics.tables import width_of
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.merkle import LEAF_ELEMENTS, tensor_root
 from lockstep.protocol.programs.program import F32, I32
+from lockstep.training.wrappers import named_buffers, named_parameters, unwrapped
 
 MAX_LIMBS = 2
 """The most limbs of codes that stand for one weight."""
@@ -181,7 +183,7 @@ def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> L
 
     Each goes into the first shard that has room for it. UsageError for one that no shard could hold.
     """
-    named = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
+    named = [(name, tuple(p.shape)) for name, p in named_parameters(model).items() if p.requires_grad]
     if not named:
         raise UsageError(f"{type(model).__name__} has nothing to train", "set requires_grad on at least one parameter")
     ordered = sorted(named, key=lambda item: prod(item[1]) % LEAF_ELEMENTS != 0)
@@ -220,7 +222,7 @@ def running_statistics(model: torch.nn.Module) -> dict[str, torch.Tensor]:
         if isinstance(m, _BatchNorm) and m.training and m.running_mean is not None and m.momentum is not None
     ]
     own = {id(b) for m in norms for b in m.buffers(recurse=False)}
-    return {name: b for name, b in model.named_buffers() if id(b) in own}
+    return {name: b for name, b in named_buffers(model).items() if id(b) in own}
 
 
 def first_statistics(model: torch.nn.Module, layout: Layout) -> tuple[NDArray[np.float32], ...]:
@@ -228,15 +230,23 @@ def first_statistics(model: torch.nn.Module, layout: Layout) -> tuple[NDArray[np
 
     UsageError if they were built without values.
     """
-    buffers = dict(model.named_buffers())
+    buffers = named_buffers(model)
     if any(buffers[s.name].is_meta for s in layout.statistics):
         raise UsageError(f"{type(model).__name__} has no running statistics to start from", "build it with its weights")
     return tuple(t.numpy() for t in layout.joined({s.name: buffers[s.name].detach() for s in layout.statistics}))
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns the parameters that a model does not train, by name: constants of its step."""
-    return {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+    """Returns the parameters that a model does not train, by name: constants of its step, other floats as float32."""
+    return {name: _in_float32(p) for name, p in named_parameters(model).items() if not p.requires_grad}
+
+
+def _in_float32(p: torch.Tensor) -> torch.Tensor:
+    if p.dtype == torch.float32 or not p.is_floating_point():
+        return p.detach()
+    # While a function is traced, too, a constant is a tensor with values.
+    with _disable_current_modes():
+        return p.detach().float()
 
 
 def describe_frozen(model: torch.nn.Module, roots: Collection[str]) -> list[dict[str, Any]]:
@@ -286,11 +296,12 @@ def initial_parameters(model: torch.nn.Module, seed: int) -> NDArray[np.float32]
     `initial_scale(name, shape)`; vectors are ones for weights of norms and zeros for biases. A model without
     `initial_scale` starts from the weights that it has; UsageError if it was built without any.
     """
+    model = unwrapped(model)
     layout = layout_of(model)
     if not hasattr(model, "initial_scale"):
         if any(p.is_meta for p in model.parameters()):
             raise UsageError(f"{type(model).__name__} has no weights to start from", "build it with its weights")
-        return layout.join({name: p.detach().float() for name, p in model.named_parameters()}).numpy()
+        return layout.join({name: p.detach().float() for name, p in named_parameters(model).items()}).numpy()
     flat = np.zeros(layout.size, np.float32)
     for index, parameter in enumerate(layout.parameters):
         start = layout.start(parameter)

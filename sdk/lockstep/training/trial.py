@@ -31,6 +31,9 @@ from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import trace
+from lockstep.tracing.attributes import Attributes
+from lockstep.tracing.functions import without_autocast
+from lockstep.tracing.known import WIDE
 from lockstep.training.baseline import Sample
 from lockstep.training.job import Batch, Programs, mean_gradient
 from lockstep.training.losses import Loss, RandomLoss
@@ -44,6 +47,7 @@ from lockstep.training.parameters import (
 )
 from lockstep.training.rehearsal import Rehearsal
 from lockstep.training.strategies.base import Strategy
+from lockstep.training.wrappers import eagerly, named_buffers, named_parameters, unwrapped
 
 STEPS = 2
 """Steps that are run; the second one's moments are not zero."""
@@ -123,6 +127,7 @@ def trial(
 
     `rows`: the dataset, [N, L]; None: some are made.
     """
+    model = unwrapped(model)
     first = built.layout.cut(initial_parameters(model, 0))
     statistics = first_statistics(model, built.layout)
     program = _gradient_program(model, loss, built.layout, batch)
@@ -149,7 +154,8 @@ def trial(
     if why:
         return TriedSteps(len(ours), told, exact, wrong, why, "", ())
     try:
-        gradients, precision = eager.compared(ours, Sample(rows, batch, _SEED))
+        with eagerly():
+            gradients, precision = eager.compared(ours, Sample(rows, batch, _SEED))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         return TriedSteps(len(ours), told, exact, wrong, f"eager PyTorch cannot compute the loss: {error}", "", ())
     return TriedSteps(len(ours), told, exact, wrong, "", precision, gradients)
@@ -161,8 +167,11 @@ def _gradient_program(model: nn.Module, loss: Loss | RandomLoss, layout: Layout,
 
     def gradient(*held: Tensor) -> list[Tensor]:
         buffers = layout.buffers(held)
-        return [*mean_gradient(model, loss, layout, held[:count], batch, None, buffers), *layout.joined(buffers)]
+        with attributes.kept():
+            grads = mean_gradient(model, loss, layout, held[:count], batch, None, buffers)
+        return [*grads, *layout.joined(buffers)]
 
+    attributes = Attributes(model)
     return trace(gradient, *unallocated(layout), *unallocated_statistics(layout))
 
 
@@ -199,15 +208,28 @@ def _at(place: str, wrong: str) -> str:
     return f"{place}: {wrong}" if wrong else ""
 
 
-class _InDouble(TorchFunctionMode):
-    """Makes a loss that asks for float32, as `rows.float()` does, get float64."""
+class _InPrecision(TorchFunctionMode):
+    """A loss that asks for a type of floats, as `rows.float()` and `x.to(torch.bfloat16)` do, gets another.
+
+    Constants stay what they are: a Program computes them as torch does.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        wide = {torch.float32} if dtype == torch.float64 else set()
+        self.types, self.of_data = dict.fromkeys(wide, dtype), dict.fromkeys(wide | WIDE, dtype)
+        kinds = torch.Tensor
+        self.casts = {kinds.half, kinds.bfloat16, kinds.double, *([kinds.float] if wide else [])}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        wide = {torch.float32: torch.float64}
-        args = tuple(wide.get(a, a) if isinstance(a, torch.dtype) else a for a in args)
-        named = {k: wide.get(v, v) if isinstance(v, torch.dtype) else v for k, v in (kwargs or {}).items()}
-        asked: Any = torch.Tensor.double if func is torch.Tensor.float else func
-        return asked(*args, **named)
+        if func in self.casts:
+            return args[0].to(self.dtype)
+        given = self.of_data if args and isinstance(args[0], Tensor) else self.types
+        args = tuple(given.get(a, a) if isinstance(a, torch.dtype) else a for a in args)
+        return func(
+            *args, **{k: given.get(v, v) if isinstance(v, torch.dtype) else v for k, v in (kwargs or {}).items()}
+        )
 
 
 @dataclass(frozen=True)
@@ -225,7 +247,7 @@ class _Eager:
         for bound in BOUNDS:
             rows = np.random.default_rng(0).integers(0, bound, (ROWS, self.batch.row_length)).astype(np.int32)
             try:
-                with torch.no_grad(), self._unchanged():
+                with torch.no_grad(), eagerly(), self._unchanged(), _InPrecision(torch.float32), without_autocast():
                     Sample(rows, self.batch, _SEED).value(self.model, self.loss, 1)
             except (IndexError, RuntimeError, ValueError, TypeError) as error:
                 told = told or f"{type(error).__name__}: {error}".splitlines()[0]
@@ -261,8 +283,7 @@ class _Eager:
         usual = torch.get_default_dtype()
         try:
             torch.set_default_dtype(torch.float64)
-            with _InDouble():
-                return self._gradients(held, sample, t, torch.float64)
+            return self._gradients(held, sample, t, torch.float64)
         except (RuntimeError, TypeError, ValueError):
             return None
         finally:
@@ -274,8 +295,9 @@ class _Eager:
         self._load(held)
         self.model.to(dtype)
         self.model.zero_grad(set_to_none=True)
-        sample.value(self.model, self.loss, t).backward()
-        named, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
+        with _InPrecision(dtype), without_autocast():
+            sample.value(self.model, self.loss, t).backward()
+        named, buffers = named_parameters(self.model), named_buffers(self.model)
         grads = {p.name: named[p.name].grad for p in self.layout.parameters}
         found = {
             name: torch.zeros(named[name].shape, dtype=torch.float64) if grad is None else grad.detach().double()
@@ -284,7 +306,7 @@ class _Eager:
         return {**found, **{s.name: buffers[s.name].detach().double().clone() for s in self.layout.statistics}}
 
     def _load(self, held: State) -> None:
-        named, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
+        named, buffers = named_parameters(self.model), named_buffers(self.model)
         flat = np.concatenate([np.asarray(a) for a in held[: len(self.layout.sizes)]])
         with torch.no_grad():
             for name, values in tensors(self.layout, flat):

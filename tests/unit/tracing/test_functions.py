@@ -137,6 +137,79 @@ def test_strides_through_another_tensor_s_memory_are_refused(case) -> None:
     assert "unfold" in caught.value.hint
 
 
+# --- formulas in the place of torch's ----------------------------------------------------------------------
+
+EDGES = torch.tensor([[0.0, 2.0, 0.0, 1.0], [0.0, 0.0, 0.5, 0.0]])
+SPARSE = {t: EDGES.to(t).to_sparse() for t in (torch.float32, torch.float64)}
+ROWS = {t: EDGES.to(t).to_sparse_csr() for t in (torch.float32, torch.float64)}
+FIXED = torch.arange(24).view(4, 6) % 5 > 1
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda x: F.adaptive_avg_pool2d(x.view(2, 2, 3, 2).permute(0, 3, 1, 2), 1),
+        lambda x: F.adaptive_avg_pool2d(x.view(2, 2, 3, 2).permute(0, 3, 2, 1), (1, 1)),
+        lambda x: F.gaussian_nll_loss(x[:12], x[12:].detach(), (x[:12] * x[:12]).view(12), full=True),
+        lambda x: F.gaussian_nll_loss(x.view(4, 6), x.flip(0).detach().view(4, 6), x[:4].exp(), reduction="none"),
+        lambda x: F.gaussian_nll_loss(x.view(4, 6), x.flip(0).detach().view(4, 6), 0.5, reduction="sum"),
+        lambda x: torch.spmm(SPARSE[x.dtype], x.view(4, 6)),
+        lambda x: ROWS[x.dtype] @ x.view(4, 6),
+        lambda x: torch.sparse.mm(SPARSE[x.dtype], x.view(4, 6)),
+        lambda x: (2 * x.view(4, 6))[FIXED],
+        lambda x: (2 * x.view(4, 6))[FIXED[:, 1]].exp() * 3,
+        lambda x: (x.view(4, 6) * 2).index_put((FIXED,), x[: int(FIXED.sum())] * 3),
+    ],
+)
+def test_formula_is_float64_s_with_its_gradient(case) -> None:
+    check(both(case), 4e-6)
+
+
+@pytest.mark.parametrize(("low", "high", "zero"), [(-128, 127, 0), (0, 15, 7)])
+def test_fake_quantisation_has_torch_s_values_and_gradient(low: int, high: int, zero: int) -> None:
+    x = np.linspace(-3, 3, 24).astype(np.float32)
+    scales, zeros = torch.tensor([0.1, 0.3, 0.02, 1.5]), torch.full((4,), zero, dtype=torch.int32)
+
+    def step(x, _):
+        leaf = x.detach().requires_grad_()
+        y = torch.fake_quantize_per_tensor_affine(leaf, 0.1, zero, low, high)
+        z = torch.fake_quantize_per_channel_affine(leaf.view(4, 6), scales, zeros, 0, low, high).reshape(-1)
+        return [y + z, torch.autograd.grad((y * y + z * z).sum(), leaf)[0]]
+
+    got = run(step, x, np.zeros(24, np.float32))
+    for mine, theirs in zip(got, step(torch.from_numpy(x), None), strict=True):
+        np.testing.assert_allclose(mine, theirs.detach().numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_sparse_tensor_that_is_made_in_the_step_is_refused_with_what_works() -> None:
+    with pytest.raises(LoweringError, match=r"sparse.*test_functions\.py") as caught:
+        trace(lambda x: [(torch.eye(4).to_sparse() @ x.view(4, 6)).reshape(-1)], torch.zeros(24))
+    assert "to_dense" in caught.value.hint
+
+
+def test_packed_sequence_of_data_s_lengths_is_refused_with_what_works() -> None:
+    def packed(x):
+        lengths = (x[:4].abs() * 2).long() + 1
+        return [nn.utils.rnn.pack_padded_sequence(x.view(4, 6, 1), lengths, True, False).data.sum()]
+
+    with pytest.raises(LoweringError, match=r"packed sequence.*test_functions\.py") as caught:
+        trace(packed, torch.zeros(24))
+    assert "pad and mask" in caught.value.hint
+
+
+def test_rows_of_an_expert_are_refused_with_what_works() -> None:
+    def routed(x):
+        leaf = x.detach().requires_grad_()
+        out, (rows,) = torch.zeros(4, 6), torch.where(leaf[:4] > 0)
+        out[rows] = 2 * leaf.view(4, 6)[rows]
+        return [torch.autograd.grad(out.sum(), leaf)[0]]
+
+    with pytest.raises(LoweringError, match=r"depends on data.*test_functions\.py") as caught:
+        trace(routed, torch.zeros(24))
+    assert "every expert all rows" in caught.value.hint
+
+
 # --- batch norm --------------------------------------------------------------------------------------------
 
 

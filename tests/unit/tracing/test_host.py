@@ -76,6 +76,20 @@ def test_draw_of_the_host_is_refused_with_module_and_line(name: str) -> None:
     assert "torch.rand" in caught.value.hint
 
 
+def test_draw_is_refused_without_a_second_run_of_what_follows() -> None:
+    calls: list[str] = []
+
+    def case(x: torch.Tensor) -> list[torch.Tensor]:
+        calls.append("before")
+        x = x * random.random()
+        calls.append("after")
+        return [x]
+
+    with pytest.raises(LoweringError, match=r"x = x \* random\.random\(\)"):
+        trace(case, torch.zeros(4))
+    assert calls == ["before", "after", "before"]
+
+
 def test_generator_with_a_fixed_seed_draws_the_same_in_every_step() -> None:
     program = trace(lambda x: [x + np.random.default_rng(5).random()], torch.zeros(4))
     due = np.float32(np.random.default_rng(5).random())

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from lockstep.protocol.errors import UsageError
 from lockstep.training.models.registry import build_model, describe
+from lockstep.training.wrappers import unwrapped
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class LoRA(nn.Module):
 
 def adapt(base: nn.Module, *, rank: int = 8, alpha: float = 16.0, targets: Sequence[str] = ("qkv",)) -> LoRA:
     """Returns the model, frozen, with adapters on the named layers; `base` is unchanged, and both share its weights."""
+    base = unwrapped(base)
     # A base is as large as a machine's memory, and often mapped from a file: what is not trained needs no copy.
     shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in base.parameters()}
     shared |= {id(b): b for b in base.buffers()}

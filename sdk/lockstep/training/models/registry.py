@@ -11,6 +11,7 @@ from torch import nn
 from lockstep.protocol.errors import UsageError
 from lockstep.training import hf
 from lockstep.training.losses import Loss, RandomLoss
+from lockstep.training.wrappers import unwrapped
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ OWN_MODEL = "own"
 def describe(model: nn.Module) -> dict[str, Any]:
     """`config.json`: {"model": name, ...the configuration's fields}; what `transformers` writes for its models; and for
     a class of its author's {"model": "own", "class": name}, of which nobody can build a model without the code."""
+    model = unwrapped(model)
     if hf.is_transformers(model):
         return hf.describe(model)
     name = _name_of(model)
@@ -49,6 +51,7 @@ def is_own(config: Mapping[str, Any]) -> bool:
 
 def loss_of(model: nn.Module) -> Loss | RandomLoss:
     """The loss that a registered model, or one of `transformers`, is trained on; UsageError for another."""
+    model = unwrapped(model)
     if hf.is_transformers(model):
         return hf.loss_of(model)
     name = _name_of(model)
