@@ -12,6 +12,7 @@ from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import CODES, Fold
 from lockstep.tracing.graph import BOOL, F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
+from lockstep.tracing.pointwise import power
 
 
 def kept(low: Lowering, x: Node, axes: Sequence[int], folded: Node) -> Node:
@@ -127,13 +128,13 @@ def std_mean(
 
 @rule("norm.Scalar", "norm.ScalarOpt_dim")
 def norm(low: Lowering, x: Node, order: float | None = 2, dims: Any = None, keepdim: bool = False) -> Node:
-    """The 1-, 2- or infinity-norm over some axes."""
+    """The norm of an order over some axes."""
     return vector_norm(low, x, 2 if order is None else order, dims, keepdim)
 
 
 @rule("linalg_vector_norm")
 def vector_norm(low: Lowering, x: Node, order: float = 2, dims: Any = None, keepdim: bool = False, **_k: Any) -> Node:
-    """The 1-, 2- or infinity-norm over some axes."""
+    """The norm of an order over some axes: of order 0 the number of elements that are not zero."""
     axes = low.axes(x, dims)
     if order == 2:
         return low.graph.reshape(low.f(Op.FSQRT, total(low, low.f(Op.FMUL, x, x), axes)), low.shape)
@@ -141,7 +142,13 @@ def vector_norm(low: Lowering, x: Node, order: float = 2, dims: Any = None, keep
         return low.graph.reshape(total(low, low.f(Op.FABS, x), axes), low.shape)
     if order == float("inf"):
         return low.graph.reshape(low.graph.fold(Fold.MAX, axes, low.f(Op.FABS, x)), low.shape)
-    raise LoweringError(f"a {order}-norm is not supported", hint="use the 1-, 2- or infinity-norm")
+    size = low.f(Op.FABS, x)
+    if order == float("-inf"):
+        return low.graph.reshape(low.graph.fold(Fold.MIN, axes, size), low.shape)
+    if order == 0:
+        return low.graph.reshape(total(low, low.cast(low.test(Op.FLT, 0.0, size), F32), axes), low.shape)
+    powers = total(low, power(low, size, float(order)), axes)
+    return low.graph.reshape(power(low, powers, 1 / order), low.shape)
 
 
 @rule("cumsum")
