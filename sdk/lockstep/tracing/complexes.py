@@ -131,17 +131,17 @@ class ComplexPair:
 
     @property
     def T(self) -> Any:
-        """Of a matrix."""
+        """The transposed matrix."""
         return self.transpose(0, 1)
 
     @property
     def mT(self) -> Any:
-        """Of matrices."""
+        """Transposed matrices."""
         return self.transpose(-2, -1)
 
     @property
     def mH(self) -> Any:
-        """Of matrices, conjugated."""
+        """Transposed and conjugated matrices."""
         return self.mT.conj()
 
     H = mH
@@ -468,7 +468,7 @@ class ComplexFormulas:
         return torch.stack([x.re, x.im], -1) if isinstance(x, ComplexPair) else torch.view_as_real(x)
 
     def made(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a complex number or dtype makes of tensors that depend on data; NotImplemented where there is none."""
+        """The pair that a complex number or dtype makes of tensors of data; NotImplemented where none does."""
         name = getattr(func, "__name__", "")
         if name in _MAKERS and kwargs.get("dtype") in _DTYPES:
             re = func(*args, **{**kwargs, "dtype": _DTYPES[kwargs["dtype"]]})

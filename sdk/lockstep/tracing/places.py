@@ -1,4 +1,4 @@
-"""What is written to, or repeated at, places that an index or a mask names, by formulas of torch."""
+"""Writes to, and repetitions at, places that an index or a mask names, by formulas of torch."""
 
 from __future__ import annotations
 
@@ -56,6 +56,14 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 def take(input: Tensor, index: Tensor) -> Tensor:  # noqa: A002
     """Elements of the flat tensor."""
     return input.reshape(-1)[index]
+
+
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:  # noqa: A002
+    """One value at the places of one axis; a tensor's, whose gradient torch takes at distinct places, by a mask."""
+    if not isinstance(value, Tensor):
+        return torch.index_fill(input, dim, index, value)
+    own = torch.zeros(input.shape).index_fill(dim, index, 1.0) != 0
+    return torch.where(own, value, input)
 
 
 def index_reduce(
@@ -137,6 +145,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.masked_scatter, torch.Tensor.masked_scatter), masked_scatter),
     torch.Tensor.masked_scatter_: masked_scatter_,
     **dict.fromkeys((torch.take, torch.Tensor.take), take),
+    **dict.fromkeys((torch.index_fill, torch.Tensor.index_fill), index_fill),
     **dict.fromkeys((torch.put, torch.Tensor.put), put),
     torch.Tensor.put_: lambda x, *args, **kwargs: x.copy_(put(x, *args, **kwargs)),
     **dict.fromkeys((torch.index_reduce, torch.Tensor.index_reduce), index_reduce),

@@ -160,7 +160,7 @@ def avg_pool3d(
 
 
 def _counted(n: int, count: int, size: int, step: int, pad: int, *, padded: bool) -> list[int]:
-    """What each window along one axis has of the input, or of the input and its padding."""
+    """The elements of each window along one axis: of the input, or of its padding too."""
     found = []
     for i in range(count):
         first = i * step - pad

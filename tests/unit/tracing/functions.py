@@ -139,9 +139,7 @@ GRADIENTS: dict[str, Case] = {
         lambda y: (m(y) * 2).scatter_reduce(1, AT, m(y)[:, :2] * 3, "amin"),
         lambda y: (m(y) * 2).scatter_reduce(1, AT, m(y)[:, :2] * 3, "prod"),
     ),
-    "index_fill.int_Scalar index_fill.int_Tensor": lambda x: (
-        m(x).index_fill(1, CLASSES, 2.0) * x.view(6, 4).index_fill(0, CLASSES - 6, x.sum()).t()
-    ),
+    "index_fill.int_Scalar": lambda x: m(x).index_fill(1, CLASSES, 2.0) * m(x * 3).index_fill(0, CLASSES[:2] - 4, 0.0),
     "scatter_add": lambda x: (m(x) * 2).scatter_add(1, AT[:3, :1], m(x)[:3, 2:3]),
     # resampling
     "roll": lambda x: x.roll(5) * m(x).roll((1, -2), (0, 1)).reshape(-1),
