@@ -243,7 +243,8 @@ class Lowering:
             return None
         target: Any = node.target
         given = {n: self._evaluated(n) for n in node.all_input_nodes}
-        if any(v is None or v.is_meta for v in given.values()):
+        # What writes to a constant is refused by its missing rule.
+        if target._schema.is_mutable or any(v is None or v.is_meta for v in given.values()):
             return None
         wide = {n: v.double() if v is not None and v.is_floating_point() else v for n, v in given.items()}
         args, kwargs = fx.node.map_aggregate(
