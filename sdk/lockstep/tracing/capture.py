@@ -28,6 +28,7 @@ from torch.nn.modules import module as torch_module
 
 from lockstep.protocol.errors import LockstepError, LoweringError
 from lockstep.tracing.attributes import Caches, refuse_left
+from lockstep.tracing.decomposed import DECOMPOSED
 from lockstep.tracing.formulas import without_loops
 from lockstep.tracing.functions import Replaced, without_autocast, without_checkpointing, without_compiling
 from lockstep.tracing.graph import Origin
@@ -132,6 +133,15 @@ class _Retrace(fx.Interpreter):
             return torch.ops.aten.lift(result)
         return result
 
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """As recorded; a view of what lies in memory otherwise, since writes were removed, as a copy."""
+        try:
+            return super().call_function(target, args, kwargs)
+        except (RuntimeError, ValueError):
+            if target is not torch.ops.aten.view.default:
+                raise
+            return args[0].reshape(args[1])
+
 
 def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
     """The aten graph of `fn` on fake tensors like the examples, whose values and devices nothing reads.
@@ -187,12 +197,12 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
     ):
         try:
             with replaced.layers.watching(), counting(known):
-                graph_module = make_fx(watched, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
+                graph_module = _made(watched)(*fakes)
             if any(_mutates(n) for n in graph_module.graph.nodes):
                 again = torch.func.functionalize(
                     lambda *args: _Retrace(graph_module, recorder).run(*args), remove="mutations"
                 )
-                graph_module = make_fx(again, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
+                graph_module = _made(again)(*fakes)
         except Exception as error:
             raise _explain(error, recorder, known) from error
     _drop_empty_parts(graph_module)
@@ -232,6 +242,10 @@ def _refuse_left(graph_module: fx.GraphModule) -> None:
             except LoweringError as error:
                 origin = next((n.meta[ORIGIN] for n in node.users if ORIGIN in n.meta), Origin())
                 raise _at(origin.module, error.message, origin.place, error.hint) from None
+
+
+def _made(fn: Callable[..., Any]) -> Callable[..., fx.GraphModule]:
+    return make_fx(fn, decomposition_table=DECOMPOSED, tracing_mode="fake", _allow_non_fake_inputs=True)
 
 
 def _drop_empty_parts(graph_module: fx.GraphModule) -> None:

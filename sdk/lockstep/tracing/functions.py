@@ -17,12 +17,24 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from lockstep.protocol.errors import LoweringError
-from lockstep.tracing import guards, recurrent, routed
+from lockstep.tracing import (
+    alignment,
+    bags,
+    distances,
+    guards,
+    matrices,
+    places,
+    recurrent,
+    routed,
+    sampling,
+    volumes,
+)
 from lockstep.tracing.complexes import ComplexFormulas
 from lockstep.tracing.dropped import DroppedLayers
 from lockstep.tracing.formulas import FORMULAS
 from lockstep.tracing.known import KnownValues
 from lockstep.tracing.sources import random_words
+from lockstep.tracing.spectra import FourierFormulas
 
 DROPOUT_STREAM = 1 << 30
 """Stream of the first dropout of a Program; the others follow. `random_words` of users take lower ones."""
@@ -39,6 +51,7 @@ class Replaced(TorchFunctionMode):
         self.known = known
         self.dropouts = 0
         self.layers = DroppedLayers()
+        self.complexes = ComplexFormulas(known)
         self.formulas: dict[Any, Callable[..., Any]] = {
             F.scaled_dot_product_attention: self.attention,
             F.dropout: self.dropout,
@@ -67,11 +80,25 @@ class Replaced(TorchFunctionMode):
             **FORMULAS,
             torch.Tensor.requires_grad.__get__: lambda x: x.requires_grad or hasattr(x, TRAINED),  # type: ignore[attr-defined]
             **recurrent.formulas(self.dropout),
-            **ComplexFormulas(known).formulas,
+            **alignment.FORMULAS,
+            **bags.FORMULAS,
+            **distances.FORMULAS,
+            **matrices.FORMULAS,
+            **places.FORMULAS,
+            **places.PlaceFormulas(known).formulas,
+            **sampling.FORMULAS,
+            **volumes.FORMULAS,
+            **self.complexes.formulas,
+            **FourierFormulas(known).formulas,
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.formulas.get(func, func)(*args, **(kwargs or {}))
+        formula = self.formulas.get(func)
+        if formula is None or any(isinstance(x, complex) for x in args):
+            made = self.complexes.made(func, args, kwargs or {})
+            if made is not NotImplemented:
+                return made
+        return (formula or func)(*args, **(kwargs or {}))
 
     def truth(self, x: torch.Tensor) -> bool:
         """A tensor as a condition: its value where it is constant; where only a guard asks, what lets it pass."""

@@ -13,6 +13,9 @@ from lockstep.tracing.graph import BOOL, F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
 from lockstep.tracing.reductions import product
 
+MAX_FACTORS = 64
+"""Coordinates of an axis that one place may be the product of."""
+
 
 def take(low: Lowering, table: Node, index: Node) -> Node:
     """table [R, *rest], index [*at] -> [*at, *rest]; rows outside 0..R-1 are zero."""
@@ -64,6 +67,16 @@ def index_add(low: Lowering, x: Node, dim: int, index: Node, source: Node, alpha
     return low.f(
         Op.FADD, x, low.f(Op.FMUL, low.graph.permute(sums, [order.index(i) for i in range(len(order))]), float(alpha))
     )
+
+
+@rule("index_fill.int_Scalar")
+def index_fill(low: Lowering, x: Node, dim: int, index: Node, value: float) -> Node:
+    """x with one value at the places of one axis."""
+    dim, n, count = dim % max(len(x.shape), 1), x.shape[dim] if x.shape else 1, index.elements
+    named = low.graph.reshape(_wrapped(low, index, n), (1, count))
+    hits = low.graph.fold(Fold.ISUM, [1], low.test(Op.IEQ, low.graph.iota((n, count), 0), named))
+    own = low.graph.reshape(low.test(Op.ILT, 0, hits), [n if axis == dim else 1 for axis in range(len(x.shape))])
+    return low.select(own, value, x, low.dtype)
 
 
 def _wrapped(low: Lowering, index: Node, rows: int) -> Node:
@@ -224,6 +237,23 @@ class _Scatter:
         found = low.graph.fold(mode, [len(self.hit.shape) - 1], low.select(self.hit, spread, none, F32))
         return low.graph.permute(found, [self.order.index(i) for i in range(len(self.order))])
 
+    def product(self, low: Lowering) -> Node:
+        """The product of what is put at each place, factor by factor; 1 where nothing is."""
+        terms = low.graph.permute(self.source, self.order)
+        spread = low.graph.expand(low.graph.reshape(terms, (*terms.shape[:-1], 1, terms.shape[-1])), self.hit.shape)
+        factors = low.select(self.hit, spread, 1.0, F32)
+        last, count = len(self.hit.shape) - 1, self.hit.shape[-1]
+        if count > MAX_FACTORS:
+            raise LoweringError(
+                f"scattered products of up to {count} factors",
+                hint=f"at most {MAX_FACTORS} sources along the axis: or scatter the sum of logarithms",
+            )
+        found = low.graph.slice(factors, last, 0, 1)
+        for i in range(1, count):
+            found = low.f(Op.FMUL, found, low.graph.slice(factors, last, i, 1))
+        found = low.graph.reshape(found, factors.shape[:-1])
+        return low.graph.permute(found, [self.order.index(i) for i in range(len(self.order))])
+
 
 def _scatter_of(low: Lowering, x: Node, dim: int, index: Node, source: Node | float) -> _Scatter:
     dim %= max(len(x.shape), 1)
@@ -254,13 +284,15 @@ def scatter(low: Lowering, x: Node, dim: int, index: Node, source: Node | float)
 def scatter_reduce(
     low: Lowering, x: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True
 ) -> Node:
-    """Returns x with the sum, mean or extreme of each place's sources, including the old value unless `include_self` is
-    False."""
-    if low.dtype != F32 or reduce == "prod":
-        raise LoweringError(
-            f"a scattered {reduce} of {low.dtype} is not supported", hint="use sum, mean, amax or amin of float32"
-        )
+    """Returns x with the sum, mean, product or extreme of each place's sources, including the old value unless
+    `include_self` is False."""
+    if low.dtype != F32:
+        raise LoweringError(f"a scattered {reduce} of {low.dtype} is not supported", hint="convert to float32 first")
     at = _scatter_of(low, x, dim, index, source)
+    if reduce == "prod":
+        found = at.product(low)
+        found = low.f(Op.FMUL, at.x, found) if include_self else low.select(at.written(low), found, at.x, F32)
+        return _put_back(low, x, found)
     if reduce in ("amax", "amin"):
         mode, op = (Fold.MAX, Op.FMAX) if reduce == "amax" else (Fold.MIN, Op.FMIN)
         found = at.extremum(low, mode)

@@ -1,7 +1,7 @@
 """Aten graph to tensor graph: the table of rules, and the interface of a rule.
 
 One rule per aten operation, registered by name in the modules that docs/lowerings.md lists. The table is ours and
-versioned with the op-set, so that torch's own decompositions never reach a root.
+versioned with the op-set; of torch's own decompositions those alone reach a root that `decomposed.py` names.
 """
 
 from __future__ import annotations
@@ -203,6 +203,8 @@ class Lowering:
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         name = self.graph.origin.aten or str(node.target)
+        if _rule_name(node) not in RULES and (fixed := self._constant_of(node)) is not None:
+            return self._constant(fixed, node)
         found = self._rule_of(node)
         expected = node.meta.get("val")
         first = expected[0] if isinstance(expected, (tuple, list)) else expected
@@ -280,6 +282,31 @@ class Lowering:
             return None
         self._fixed[node] = value
         return value
+
+    def _constant_of(self, node: fx.Node) -> torch.Tensor | None:
+        """The value of an operation without a rule on constants alone, rounded once from float64: windows, tables."""
+        first = node.meta.get("val")
+        if node not in self._constants or not isinstance(first, torch.Tensor) or first.dtype not in _DTYPES:
+            return None
+        target: Any = node.target
+        given = {n: self._evaluated(n) for n in node.all_input_nodes}
+        # What writes to a constant is refused by its missing rule.
+        if target._schema.is_mutable or any(v is None or v.is_meta for v in given.values()):
+            return None
+        wide = {n: v.double() if v is not None and v.is_floating_point() else v for n, v in given.items()}
+        args, kwargs = fx.node.map_aggregate(
+            fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: wide[n]),
+            lambda a: torch.float64 if a == torch.float32 else a,
+        )
+        kept = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.no_grad():
+                value = target(*args, **kwargs)
+        finally:
+            torch.set_default_dtype(kept)
+        self._fixed[node] = value.to(first.dtype)
+        return self._fixed[node]
 
     def _narrow(self, value: Any, node: fx.Node) -> Any:
         """A constant of another dtype as a node, rounded once."""

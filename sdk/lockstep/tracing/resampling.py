@@ -154,7 +154,7 @@ def _mirrored(low: Lowering, x: Node, axis: int, before: int, after: int) -> Nod
     return low.graph.concat(parts, axis)
 
 
-@rule("reflection_pad1d", "reflection_pad2d")
+@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def reflection_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
     """Pads with the elements mirrored at the borders; the border elements are not repeated."""
     for axis, before, after in _by_axis(widths, len(x.shape)):
@@ -180,13 +180,13 @@ def _folded_back(
     return grad
 
 
-@rule("reflection_pad1d_backward", "reflection_pad2d_backward")
+@rule("reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward")
 def reflection_pad_backward(low: Lowering, grad: Node, _x: Node, widths: Sequence[int]) -> Node:
     """Sums the gradients of each element and of its mirror images."""
     return _folded_back(low, grad, widths, lambda part, axis: low.graph.flip(part, [axis]), 1)
 
 
-@rule("replication_pad1d", "replication_pad2d")
+@rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def replication_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
     """Pads by repeating the borders."""
     for axis, before, after in _by_axis(widths, len(x.shape)):
@@ -200,7 +200,7 @@ def replication_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
     return x
 
 
-@rule("replication_pad1d_backward", "replication_pad2d_backward")
+@rule("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
 def replication_pad_backward(low: Lowering, grad: Node, _x: Node, widths: Sequence[int]) -> Node:
     """Sums the gradients of each element and of its copies."""
     return _folded_back(low, grad, widths, lambda part, axis: total(low, part, [axis]), 0)
@@ -269,6 +269,14 @@ def _linear(outputs: int, inputs: int, corners: bool, scale: float | None) -> np
     return shares
 
 
+def _nearest_exact(outputs: int, inputs: int, _corners: bool, scale: float | None) -> np.ndarray:
+    shares = np.zeros((outputs, inputs))
+    step = np.float32(1 / scale if scale else inputs / outputs)
+    for i in range(outputs):
+        shares[i, min(floor((np.float32(i) + np.float32(0.5)) * step), inputs - 1)] = 1
+    return shares
+
+
 _CUBIC = -0.75
 """Keys's a (Keys 1981, equation 4), as torch has it."""
 
@@ -282,6 +290,37 @@ def _cubic(outputs: int, inputs: int, corners: bool, scale: float | None) -> np.
             inner = ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1
             outer = ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC
             shares[i, min(max(first + k, 0), inputs - 1)] += inner if d <= 1 else outer
+    return shares
+
+
+def _triangle(d: float) -> float:
+    return max(1 - abs(d), 0.0)
+
+
+def _keys(d: float) -> float:
+    """Keys's cubic with a = -1/2, which torch takes where it filters."""
+    a, d = -0.5, abs(d)
+    if d < 1:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+    return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a if d < 2 else 0.0
+
+
+def _filtered(weight: Callable[[float], float], reach: int) -> Shares:
+    """A filter that is as wide as an output is among the inputs, so that nothing is passed over (antialias=True)."""
+
+    def shares(outputs: int, inputs: int, corners: bool, scale: float | None) -> np.ndarray:
+        found = np.zeros((outputs, inputs))
+        step = 1 / scale if scale else inputs / outputs
+        if corners:
+            step = (inputs - 1) / (outputs - 1) if outputs > 1 else 0.0
+        wide = max(step, 1.0)
+        for i in range(outputs):
+            centre = step * (i + 0.5)
+            first, after = (int(centre + side * reach * wide + 0.5) for side in (-1, 1))
+            for j in range(max(first, 0), min(after, inputs)):
+                found[i, j] = weight((j - centre + 0.5) / wide)
+        return found / found.sum(1, keepdims=True)
+
     return shares
 
 
@@ -322,12 +361,19 @@ def _upsampling(shares: Shares, rank: int, has_corners: bool) -> tuple[Any, Any]
 
 
 for _name, _shares, _rank, _has_corners in (
-    ("nearest1d", _nearest, 1, False),
-    ("nearest2d", _nearest, 2, False),
-    ("linear1d", _linear, 1, True),
-    ("bilinear2d", _linear, 2, True),
-    ("bicubic2d", _cubic, 2, True),
+    ("upsample_nearest1d", _nearest, 1, False),
+    ("upsample_nearest2d", _nearest, 2, False),
+    ("upsample_nearest3d", _nearest, 3, False),
+    ("_upsample_nearest_exact1d", _nearest_exact, 1, False),
+    ("_upsample_nearest_exact2d", _nearest_exact, 2, False),
+    ("_upsample_nearest_exact3d", _nearest_exact, 3, False),
+    ("upsample_linear1d", _linear, 1, True),
+    ("upsample_bilinear2d", _linear, 2, True),
+    ("upsample_trilinear3d", _linear, 3, True),
+    ("upsample_bicubic2d", _cubic, 2, True),
+    ("_upsample_bilinear2d_aa", _filtered(_triangle, 1), 2, True),
+    ("_upsample_bicubic2d_aa", _filtered(_keys, 2), 2, True),
 ):
     _forward, _backward = _upsampling(_shares, _rank, _has_corners)
-    rule(f"upsample_{_name}")(_forward)
-    rule(f"upsample_{_name}_backward")(_backward)
+    rule(_name)(_forward)
+    rule(f"{_name}_backward")(_backward)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.numerics.scalar import Op
-from lockstep.tracing.graph import F32, Node
+from lockstep.tracing.graph import F32, I32, Node
 from lockstep.tracing.lowering import RULES, Lowering, rule
 
 
@@ -319,7 +319,7 @@ def _diagonal_of(low: Lowering, shape: Sequence[int], offset: int, a: int, b: in
     return [*(i for i in range(len(shape)) if i not in (a, b)), a, b], first, length, columns + 1
 
 
-@rule("diagonal")
+@rule("diagonal", "diagonal_copy")
 def diagonal(low: Lowering, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
     """The diagonal of axes dim1 and dim2, which becomes the last axis."""
     order, first, length, distance = _diagonal_of(low, x.shape, offset, dim1, dim2)
@@ -339,6 +339,17 @@ def diagonal_backward(low: Lowering, grad: Node, sizes: Sequence[int], offset: i
     flat = padded(low, spaced, axis, first, rows * columns - first - spaced.shape[axis])
     last = low.graph.reshape(flat, [sizes[i] for i in order])
     return low.graph.permute(last, [order.index(i) for i in range(len(order))])
+
+
+@rule("diagonal_scatter")
+def diagonal_scatter(low: Lowering, x: Node, part: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+    """x with a diagonal replaced."""
+    if part.elements == 0:
+        return x
+    placed, own = (
+        diagonal_backward(low, y, x.shape, offset, dim1, dim2) for y in (part, low.graph.number(1, I32, part.shape))
+    )
+    return low.select(own, placed, x, low.dtype)
 
 
 # --- sources -----------------------------------------------------------------------------------------------

@@ -37,6 +37,11 @@ def square(x: torch.Tensor) -> torch.Tensor:
     return x[:9].view(3, 3) / 4 + 2 * torch.eye(3)
 
 
+def solid(x: torch.Tensor) -> torch.Tensor:
+    """[1, 2, 2, 2, 3]."""
+    return x.view(1, 2, 2, 2, 3)
+
+
 def resized(x: torch.Tensor, mode: str, **kwargs: object) -> torch.Tensor:
     """Images of another size, larger along one axis and smaller along the other."""
     return F.interpolate(images(x), size=(5, 2), mode=mode, **kwargs)  # type: ignore[arg-type]
@@ -136,6 +141,7 @@ GRADIENTS: dict[str, Case] = {
     "diagonal diagonal_backward": lambda x: chain(
         x, lambda y: m(y).diagonal(1) * ramp(4), lambda y: m(y).diagonal(-1), lambda y: images(y).diagonal(0, 1, 3)
     ),
+    "diagonal_copy diagonal_scatter": lambda x: A.diagonal_scatter(m(x) * 2, A.diagonal_copy(m(x), 1)[:3] * 3, -1),
     # systems of equations
     "linalg_solve_triangular": lambda x: chain(
         x,
@@ -173,7 +179,9 @@ GRADIENTS: dict[str, Case] = {
         lambda y: (m(y) * 2).scatter_reduce(1, AT, m(y)[:, :2] * 3, "mean", include_self=False),
         lambda y: (m(y) * 2).scatter_reduce(1, AT, m(y)[:, :2] * 3, "amax"),
         lambda y: (m(y) * 2).scatter_reduce(1, AT, m(y)[:, :2] * 3, "amin"),
+        lambda y: (m(y) * 2).scatter_reduce(1, AT, m(y)[:, :2] * 3, "prod"),
     ),
+    "index_fill.int_Scalar": lambda x: m(x).index_fill(1, CLASSES, 2.0) * m(x * 3).index_fill(0, CLASSES[:2] - 4, 0.0),
     "scatter_add": lambda x: (m(x) * 2).scatter_add(1, AT[:3, :1], m(x)[:3, 2:3]),
     # resampling
     "roll": lambda x: x.roll(5) * m(x).roll((1, -2), (0, 1)).reshape(-1),
@@ -190,6 +198,8 @@ GRADIENTS: dict[str, Case] = {
     "reflection_pad2d reflection_pad2d_backward": lambda x: F.pad(images(x), (2, 1, 0, 2), "reflect"),
     "replication_pad1d replication_pad1d_backward": lambda x: F.pad(lines(x), (2, 3), "replicate"),
     "replication_pad2d replication_pad2d_backward": lambda x: F.pad(images(x), (2, 1, 0, 2), "replicate"),
+    "reflection_pad3d reflection_pad3d_backward": lambda x: F.pad(solid(x), (2, 1, 0, 1, 1, 1), "reflect"),
+    "replication_pad3d replication_pad3d_backward": lambda x: F.pad(solid(x), (2, 1, 0, 2, 1, 1), "replicate"),
     "pixel_shuffle pixel_unshuffle": lambda x: (
         F.pixel_shuffle(x.view(4, 2, 3), 2) * F.pixel_unshuffle(x.view(1, 4, 6), 2).view(1, 4, 6)
     ),
@@ -203,6 +213,19 @@ GRADIENTS: dict[str, Case] = {
         lambda y: resized(y, "bilinear", align_corners=True),
         lambda y: F.interpolate(images(y), scale_factor=1.7, mode="bilinear"),
     ),
+    "upsample_nearest3d upsample_nearest3d_backward": lambda x: F.interpolate(solid(x), size=(3, 2, 5)),
+    "upsample_trilinear3d upsample_trilinear3d_backward": lambda x: F.interpolate(
+        solid(x), size=(3, 2, 5), mode="trilinear"
+    ),
+    "_upsample_nearest_exact1d _upsample_nearest_exact1d_backward": lambda x: F.interpolate(
+        lines(x), size=9, mode="nearest-exact"
+    ),
+    "_upsample_nearest_exact2d _upsample_nearest_exact2d_backward": lambda x: resized(x, "nearest-exact"),
+    "_upsample_nearest_exact3d _upsample_nearest_exact3d_backward": lambda x: F.interpolate(
+        solid(x), size=(3, 2, 5), mode="nearest-exact"
+    ),
+    "_upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward": lambda x: resized(x, "bilinear", antialias=True),
+    "_upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward": lambda x: resized(x, "bicubic", antialias=True),
     "upsample_bicubic2d upsample_bicubic2d_backward": lambda x: chain(
         x, lambda y: resized(y, "bicubic"), lambda y: resized(y, "bicubic", align_corners=True)
     ),
