@@ -153,7 +153,7 @@ class TokenizerLink:
         data = store.get(self.cid, max_bytes=MAX_TOKENIZER_BYTES)
         # INVARIANT: a tokenizer is the one that its dataset names.
         if sha256(data).digest() != self.sha256:
-            raise Mismatch(f"{self.cid} is another tokenizer than its dataset names", "do not use the dataset")
+            raise Mismatch(f"the tokenizer {self.cid} is not the one that its dataset names", "do not use the dataset")
         return Recipe(data, self.separator, self.side, self.unknown, self.control)
 
 

@@ -153,6 +153,8 @@ def refuse_wrong(described: Mapping[str, Any]) -> None:
     _refuse_wide(described, "")
     if not isinstance(described.get("texts", "" if _may_bring_rows(described) else None), str):
         raise UsageError("the description names no texts", 'write texts = "a folder of *.txt, *.md or *.jsonl"')
+    if _is_brought(described) and ".py:" not in described["model"]:
+        raise UsageError(f"model is {described['model']!r}", 'write a table [model], or model = "FILE.py:FUNCTION"')
     if not isinstance(described.get("start", ""), str):
         raise UsageError(
             f"start is {described['start']!r}", 'write start = "a folder that `lockstep train pull` wrote"'

@@ -267,7 +267,7 @@ class Net(nn.Module):
 
     def forward(self, rows):
         x = self.norm(self.first(rows.float()))
-        return torch.logcumsumexp(x, 1) if self.odd else x
+        return torch.igamma(x.detach(), x) if self.odd else x
 
 def loss(model, rows):
     return (model(rows) ** 2).mean()
@@ -322,10 +322,10 @@ def test_check_ends_with_10_and_names_the_parameter_where_a_job_would_train_some
 def test_check_names_module_line_rule_and_hint_before_anything_is_paid(lockstep: Lockstep) -> None:
     Path("net.py").write_text(NET)
     error = lockstep("train", "check", "net.py:bad", "--json").error
-    assert "aten.logcumsumexp" in error["message"]
+    assert "aten.igamma" in error["message"]
     assert "no rule lowers it" in error["message"]
     assert "net.py:14" in error["message"]
-    assert "torch.logcumsumexp(x, 1)" in error["message"]
+    assert "torch.igamma(x.detach(), x)" in error["message"]
     assert error["hint"]
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
 
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
@@ -242,24 +241,21 @@ def test_loss_that_no_parameter_reaches_is_refused() -> None:
 
 
 def test_gradient_without_a_rule_is_refused_at_the_line_of_its_forward() -> None:
-    """A lookup has a rule, its gradient scaled by frequency has none."""
+    """A gamma has a rule, its gradient by the concentration has none."""
 
     class Words(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table = nn.Embedding(7, 3, scale_grad_by_freq=True)
+            self.table = nn.Embedding(7, 3)
 
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            return self.table(rows)
+            return torch.distributions.Gamma(self.table(rows).exp(), 1.0).rsample()
 
     def loss(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
         return (model(rows) ** 2).mean()
 
-    looked = trace(
-        lambda x: [F.embedding(torch.tensor([1, 2]), x.view(2, 2), scale_grad_by_freq=True).sum()], torch.zeros(4)
-    )
-    assert looked.ops, "its value has a rule"
-    with pytest.raises(LoweringError, match=r"embedding_dense_backward.*frequency") as caught:
+    drawn = trace(lambda x: [torch.distributions.Gamma(x.exp(), 1.0).rsample().sum()], torch.zeros(4))
+    assert drawn.ops, "its value has a rule"
+    with pytest.raises(LoweringError, match=r"_standard_gamma_grad.*test_host\.py:\d+ .*rsample") as caught:
         built(Words(), loss)
-    assert "module `table`" in caught.value.message
-    assert "scale_grad_by_freq" in caught.value.hint
+    assert caught.value.hint

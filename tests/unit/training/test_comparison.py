@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +27,9 @@ INNER = AdamW(learning_rate=1e-2, warmup=4)
 class Slower(AdamW):
     """An AdamW whose Programs move half as far as its schedule says."""
 
-    def table(self, steps: int, restart: int) -> Tensor:
+    def table(self, steps: int, restart: int, keys: Any = ()) -> Tensor:
         """The schedule, at half the rate."""
-        return replace(AdamW(self.learning_rate / 2), warmup=self.warmup).table(steps, restart)
+        return replace(AdamW(self.learning_rate / 2), warmup=self.warmup).table(steps, restart, keys)
 
 
 SEEDS = {"cnn": 3, "encoder": 3, "lenet-5": 3}

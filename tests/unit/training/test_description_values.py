@@ -78,7 +78,7 @@ def test_a_file_that_is_no_description_is_refused_by_its_name(folder: Path, text
 
 
 def test_a_folder_in_the_place_of_a_file_is_told(folder: Path) -> None:
-    assert "directory" in refused(folder).message
+    assert "it is a folder" in refused(folder).message
     with pytest.raises(UsageError, match="describes a job") as wrong:
         check(str(folder / "job.toml"))
     assert "train quote" in wrong.value.hint
