@@ -34,8 +34,8 @@ from lockstep.chain import games as chain_games
 from lockstep.chain.devnet import HARDFORK
 from lockstep.execution.jobs import (
     ClaimRun,
-    ClaimSchedule,
     Job,
+    JobPrograms,
     carry_of,
     checkpoint_of,
     merge_run,
@@ -44,7 +44,7 @@ from lockstep.execution.jobs import (
     subtree_root,
 )
 from lockstep.numerics import reference
-from lockstep.numerics.scalar import Op as Code
+from lockstep.numerics.scalar import Opcode as Code
 from lockstep.numerics.trace import HashedContents, StepTrace, tensor_root
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves
@@ -330,7 +330,7 @@ def job_of(shape: Shape) -> Job:
     flat = initial_parameters(model, 0)
     dataset = np.random.default_rng(0).integers(0, config.vocabulary, (ROWS, shape.context + 1), dtype=np.int32)
     genesis = Checkpoint((flat,), (np.zeros_like(flat),))
-    schedule = ClaimSchedule(built.step, built.encode, built.merge)
+    schedule = JobPrograms(built.step, built.encode, built.merge)
     # A game reads nothing of the spec, and roots follow from the parts: the parameters are made last.
     unplaced: Any = None
     job = Job(JobId(bytes(32)), _shapes(), unplaced, schedule, dataset, genesis)
@@ -355,7 +355,7 @@ def hardest_job() -> Job:
     inputs = (vector, vector, vector, vector, vector, vector, TensorHeader(I32, ()), None)
     outputs = (Alias(1, len(ops) - 2), *(Alias(2, k) for k in range(1, 7)), Alias(0))
     encode = Program((copies[0],), inputs, (Alias(1, 0), Alias(0)))
-    schedule = ClaimSchedule(Program(ops, inputs, outputs), encode, encode)
+    schedule = JobPrograms(Program(ops, inputs, outputs), encode, encode)
     values = np.random.default_rng(0).standard_normal((2, n)).astype(np.float32)
     genesis = Checkpoint((values[0], values[1]), (values[0], values[1]))
     dataset = np.zeros((ROWS, 4), dtype=np.int32)

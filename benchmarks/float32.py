@@ -31,15 +31,15 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from lockstep.numerics.scalar import Op  # noqa: E402
+from lockstep.numerics.scalar import Opcode  # noqa: E402
 from tests.support.scalar_vectors import Words, vectors  # noqa: E402
 from tools.build_contracts import compiler_settings  # noqa: E402
 
 HARDFORK = "prague"
-REQUIRED = (Op.FFMA, Op.FADD, Op.FMUL, Op.FDIV, Op.FSQRT, Op.FEXP, Op.FLOG, Op.FTANH)
+REQUIRED = (Opcode.FFMA, Opcode.FADD, Opcode.FMUL, Opcode.FDIV, Opcode.FSQRT, Opcode.FEXP, Opcode.FLOG, Opcode.FTANH)
 """The operations of the project's promise; `--all` adds the others."""
 
-WITHOUT_LIBRARY = frozenset({Op.MOV, Op.IMM, Op.SELECT, Op.IAND, Op.IOR, Op.IXOR})
+WITHOUT_LIBRARY = frozenset({Opcode.MOV, Opcode.IMM, Opcode.SELECT, Opcode.IAND, Opcode.IOR, Opcode.IXOR})
 """One instruction of the EVM or none: Solidity needs no function for them."""
 
 FLOAT32 = ROOT / "contracts/libraries/Float32.sol"
@@ -89,22 +89,22 @@ class Evm:
         size = int.from_bytes(raw[32:64], "big")
         return np.frombuffer(raw, ">u4", count=size // 4, offset=64).astype(np.uint32)
 
-    def results(self, op: Op, a: Words, b: Words, c: Words) -> Words:
+    def results(self, op: Opcode, a: Words, b: Words, c: Words) -> Words:
         """Returns Solidity's results for each (a, b, c): uint32[n]."""
         return self._batches("results(uint256,bytes)", op, a, b, c)
 
-    def gas(self, op: Op, a: Words, b: Words, c: Words) -> Words:
+    def gas(self, op: Opcode, a: Words, b: Words, c: Words) -> Words:
         """The gas of each call, less that of an empty function: uint32[n]."""
         return self._batches("gasUsed(uint256,bytes)", op, a, b, c)
 
-    def _batches(self, function: str, op: Op, a: Words, b: Words, c: Words) -> Words:
+    def _batches(self, function: str, op: Opcode, a: Words, b: Words, c: Words) -> Words:
         parts = [
             self._call(function, op, np.stack([w[i : i + _BATCH] for w in (a, b, c)], axis=1))
             for i in range(0, len(a), _BATCH)
         ]
         return np.concatenate(parts)
 
-    def _call(self, function: str, op: Op, operands: Words) -> Words:
+    def _call(self, function: str, op: Opcode, operands: Words) -> Words:
         return self.read(function, int(op), operands.astype(">u4").tobytes())
 
     @cached_property
@@ -149,7 +149,7 @@ def evm() -> Iterator[Evm]:
         process.wait()
 
 
-def compare(evm: Evm, op: Op, count: int, seed: int) -> Comparison:
+def compare(evm: Evm, op: Opcode, count: int, seed: int) -> Comparison:
     """Solidity against the native kernels on `count` vectors of `op`; gas over 1,000 of them."""
     from lockstep.numerics._native import apply_op
 
@@ -169,10 +169,10 @@ def compare(evm: Evm, op: Op, count: int, seed: int) -> Comparison:
     )
 
 
-def normal_operands(op: Op, n: int, seed: int) -> tuple[Words, Words, Words]:
+def normal_operands(op: Opcode, n: int, seed: int) -> tuple[Words, Words, Words]:
     """Operands as training makes them: standard normal deviates, their magnitudes for sqrt and log."""
     deviates = np.random.default_rng(seed).standard_normal((3, n)).astype(np.float32)
-    if op in (Op.FSQRT, Op.FLOG):
+    if op in (Opcode.FSQRT, Opcode.FLOG):
         deviates = np.abs(deviates)
     a, b, c = deviates.view(np.uint32)
     return a, b, c
@@ -204,7 +204,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="every operation with a function in Float32 or Int32")
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout, progress on stderr")
     arguments = parser.parse_args()
-    ops = [op for op in Op if op not in WITHOUT_LIBRARY] if arguments.all else list(REQUIRED)
+    ops = [op for op in Opcode if op not in WITHOUT_LIBRARY] if arguments.all else list(REQUIRED)
     rows: list[Comparison] = []
     with evm() as chain:
         for op in ops:

@@ -18,7 +18,7 @@ import numpy as np
 from lockstep.numerics import _native, reference
 from lockstep.numerics.arrays import to_array
 from lockstep.numerics.portable import group_products
-from lockstep.numerics.scalar import Op as Code
+from lockstep.numerics.scalar import Opcode as Code
 from lockstep.numerics.trace import HashedContents, tensor_root
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves

@@ -35,9 +35,9 @@ from torch import nn
 
 from benchmarks.measure import Training, ratio, resident, wait_asleep
 from lockstep.execution import footprint
-from lockstep.execution.jobs import ClaimSchedule
+from lockstep.execution.jobs import JobPrograms
 from lockstep.numerics.arrays import Array
-from lockstep.numerics.validate import check_schedule
+from lockstep.numerics.validate import check_programs
 from lockstep.protocol.programs.program import Program
 from lockstep.storage.payload import BLOCK
 from lockstep.tracing.arithmetic import PRODUCTS, Arithmetic
@@ -171,8 +171,8 @@ def trace_model(name: str, path: Path, products: str) -> Traced:
         built, next_token_loss, SPEC, batch=model.batch, rounds=10, slots=SLOTS, arithmetic=arithmetic
     )
     terms = Terms(programs.sections.shared_depth, programs.sections.payload_depth, SLOTS, model.batch.row_length)
-    check_schedule(programs.step, programs.encode, programs.merge, terms)
-    need = footprint.worker(ClaimSchedule(programs.step, programs.encode, programs.merge), SLOTS)
+    check_programs(programs.step, programs.encode, programs.merge, terms)
+    need = footprint.worker(JobPrograms(programs.step, programs.encode, programs.merge), SLOTS)
     payload = sum(h.elements + 4 * (h.elements // BLOCK) for h in programs.encode.output_layout if h is not None)
     for program in (programs.step, programs.encode, programs.merge):
         assert len(program.root) == 32, "a root is a digest"

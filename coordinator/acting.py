@@ -12,7 +12,7 @@ from coordinator import reading, receipts
 from coordinator.decide import AggregatorJob, AggregatorRound, Decider, receipts_due
 from coordinator.merging import Aggregators
 from lockstep.base.lines import event
-from lockstep.market.acts import Act, Do, call_of
+from lockstep.market.acts import Action, ActionKind, call_of
 from lockstep.market.demands import Asks
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, TryLater
 from lockstep.protocol.jobs import Body
@@ -31,7 +31,7 @@ Beside = Callable[[JobId, Callable[[], Any]], Any]
 """(job, work) -> what the work returns."""
 
 
-class Actions:
+class ActionSender:
     """Sends the transactions of a coordinator's decisions."""
 
     def __init__(
@@ -45,18 +45,18 @@ class Actions:
         self._aggregators = aggregators
         self._asks = Asks(self._contracts, parts.me)
 
-    def act(self, job: JobId, seen: AggregatorJob, acts: Iterable[Act], decider: Decider) -> bool:
+    def act(self, job: JobId, seen: AggregatorJob, acts: Iterable[Action], decider: Decider) -> bool:
         """Sends all acts before it waits for any; returns True if one of them took effect."""
         sent = []
         for act in acts:
             try:
                 key, call = self._call(job, seen, act, decider)
                 # A payload is demanded once: an index that lags has not seen it.
-                if act.do == Do.DEMAND and self._sender.known(key):
+                if act.kind == ActionKind.DEMAND and self._sender.known(key):
                     continue
                 self._sender.again(key, call)
                 sent.append(key)
-                if act.do == Do.DEMAND:
+                if act.kind == ActionKind.DEMAND:
                     claim = key.removeprefix("demand/")
                     event("demanded", time=decider.now, claim=claim, round=act.round, slot=act.slot)
             except Crashed as error:
@@ -65,37 +65,37 @@ class Actions:
                 # Mostly that anybody may call these, and somebody was first; what stays due is tried again.
                 log.info(
                     "a transaction was not sent: another party may have been first",
-                    action=act.do.value,
+                    action=act.kind.value,
                     why=error.message,
                     hint=error.hint,
                 )
         return sum(self._sender.mined(key) for key in sent) > 0
 
-    def _call(self, job: JobId, seen: AggregatorJob, act: Act, decider: Decider) -> tuple[str, Call]:
+    def _call(self, job: JobId, seen: AggregatorJob, act: Action, decider: Decider) -> tuple[str, Call]:
         """Returns (key, transaction) of an act; for a merge, runs the merge Program first."""
-        name = f"{act.do.lower()}/{job.hex()}/{seen.job.attempt}"
-        match act.do:
-            case Do.DEPOSIT:
+        name = f"{act.kind.lower()}/{job.hex()}/{seen.job.attempt}"
+        match act.kind:
+            case ActionKind.DEPOSIT:
                 return f"{name}/{decider.block}", self._parts.party.deposit(act.amount, decider.now)
-            case Do.WITHDRAW:
+            case ActionKind.WITHDRAW:
                 return f"{name}/{decider.block}", self._contracts.vault.withdraw()
         market, r = self._contracts.market, seen.round(act.round)
-        if act.do == Do.FINISH:
+        if act.kind == ActionKind.FINISH:
             return name, call_of(market, job, act, tuple)
         name += f"/{act.round}"
         if r is None:
             # The round that is started.
             return name, call_of(market, job, act, tuple)
-        match act.do:
-            case Do.DEMAND:
+        match act.kind:
+            case ActionKind.DEMAND:
                 return self._asks.payload(job, r.number, act.slot, claim_id(job, r.number, r.state.attempt, act.slot))
-            case Do.ATTEST:
+            case ActionKind.ATTEST:
                 return name, self._attest(job, r, receipts_due(r, seen.params, decider.now))
-            case Do.MERGE:
+            case ActionKind.MERGE:
                 return self._merge(job, seen, r, act.rounds)
-            case Do.SEAL:
+            case ActionKind.SEAL:
                 name += "/draw" if r.state.seed_block > 0 else "/close"
-            case Do.BACK:
+            case ActionKind.BACK:
                 name += f"/{r.state.backed}"
         return name, call_of(market, job, act, lambda: self._bodies(job, r))
 

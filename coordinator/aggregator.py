@@ -15,7 +15,7 @@ from lockstep.base.files import write_atomically
 from lockstep.base.lines import event
 from lockstep.chain.game_table import GameTable
 from lockstep.disputes.game_queue import DefenceQueue
-from lockstep.disputes.player import Due
+from lockstep.disputes.player import PlannedMove
 from lockstep.execution import jobs, merging
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
 from lockstep.execution.merging import ComputedMerge, RoundRecord
@@ -25,7 +25,7 @@ from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.types import Cid, ClaimId, GameId, Seconds, StateRoot
 from lockstep.runtime import merges
-from lockstep.runtime.guard.memory import Place
+from lockstep.runtime.guard.memory import RecordKey
 from lockstep.storage.payload import F32_FORMAT, Checkpoint, blob_length, decoded, encoded, format_of
 from lockstep.storage.tensors import head_line, read_tensors
 
@@ -56,7 +56,7 @@ class Aggregator:
         """Fetches and decodes a revealed payload; returns (report, reason)."""
         return merging.judge(lambda: self._payload(ref))
 
-    def merge(self, place: Place, records: Sequence[RoundRecord]) -> tuple[StateRoot, StateRoot, Cid]:
+    def merge(self, place: RecordKey, records: Sequence[RoundRecord]) -> tuple[StateRoot, StateRoot, Cid]:
         """Returns (out, out2, checkpoint's CID) of the last round's merge, bound in the guard and archived before it is
         published.
 
@@ -76,7 +76,7 @@ class Aggregator:
         done, cid = merges.compute(run, place, self._guard, self._store, keep, other)
         return StateRoot(done.out), StateRoot(done.out2), cid
 
-    def held(self, place: Place, records: Sequence[RoundRecord]) -> HeldClaim:
+    def held(self, place: RecordKey, records: Sequence[RoundRecord]) -> HeldClaim:
         """Returns a merge claim of this account, recomputed from its archive, or else from public data."""
         run = self._archived_run(place, records[-1])
         if run is None or run.root(0, run.start) != place.base:
@@ -108,7 +108,7 @@ class Aggregator:
     def _start_file(self, claim: ClaimId) -> Path:
         return self._archive / f"{claim.hex()}.start"
 
-    def _archived_run(self, place: Place, r: RoundRecord) -> ClaimRun | None:
+    def _archived_run(self, place: RecordKey, r: RoundRecord) -> ClaimRun | None:
         """Returns a merge's computation from its archive; None if that is lost or damaged."""
         own = self._start_file(place.claim)
         try:
@@ -123,7 +123,7 @@ class Aggregator:
             return None
 
 
-def _tell_move(now: Seconds, game: GameId, due: Due, _: float) -> None:
+def _tell_move(now: Seconds, game: GameId, due: PlannedMove, _: float) -> None:
     event("defending", time=now, game=hex32(game), move=type(due.move).__name__)
 
 

@@ -1,4 +1,4 @@
-"""The HTTP API: a public index of the chain with a signed blob relay (docs/programs.md)."""
+"""The HTTP API: a public index of the chain with a signed blob relay (docs/processes.md)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import typer
 
 from coordinator.settings import resolve_coordinator
 from lockstep.base.lines import event
-from lockstep.cli import guard, health, refused, service, staking
+from lockstep.cli import guard, health, retry, service, staking
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import ChainFlags, Commands, DeploymentFile, Device, Home, Json, ProgramFlags, Threads
 from lockstep.cli.output import emit
@@ -193,5 +193,5 @@ def doctor(
 
 
 staking.add_to(app)
-refused.add_to(app, "an event `refused` names every one in the coordinator's log")
+retry.add_to(app, "an event `retry` names every one in the coordinator's log")
 app.add_typer(service.app)

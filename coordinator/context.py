@@ -9,11 +9,11 @@ from typing import Annotated
 from fastapi import Depends, Request
 from prometheus_client.registry import Collector
 
-from coordinator.backing import StoreCalls
+from coordinator.bounded_store import StoreCalls
 from coordinator.db import Database
 from coordinator.descriptions import Descriptions
-from coordinator.kept import KeptPages
 from coordinator.nonces import Nonces
+from coordinator.page_cache import PageCache
 from coordinator.published import PublishedMarket
 from coordinator.quotas import Quotas
 from coordinator.rates import RequestRates
@@ -46,7 +46,7 @@ class ApiContext:
     """Calls to the store."""
     descriptions: Descriptions = field(default_factory=lambda: Descriptions(None))
     """Jobs' descriptions by their authors; empty by default."""
-    kept: KeptPages = field(default_factory=KeptPages)
+    kept: PageCache = field(default_factory=PageCache)
     """Rendered pages whose data have not changed."""
 
 

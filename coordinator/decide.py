@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from lockstep.market.acts import Act, Do, Staker, backing_acts, round_acts, startable
+from lockstep.market.acts import Action, ActionKind, Staker, backing_acts, round_acts, startable
 from lockstep.market.demands import left_out
 from lockstep.protocol.jobs import NOTHING, ZERO_ADDRESS, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing, views
@@ -84,25 +84,25 @@ class Decider:
         return Staker(self.me, self.free)
 
 
-def decide(seen: AggregatorJob, decider: Decider) -> tuple[Act, ...]:
+def decide(seen: AggregatorJob, decider: Decider) -> tuple[Action, ...]:
     """Returns the acts that are due now, the most urgent first."""
     if seen.params.merge.aggregator != decider.me:
         return ()
     if seen.job.status == JobStatus.DONE:
         # What a convicted merge voided may end later than its job.
         void = [r.number for r in seen.rounds if r.phase == Phase.VOID and _releasable(r)]
-        left = tuple(Act(Do.RELEASE, number) for number in void)
-        return (*left, Act(Do.WITHDRAW)) if decider.credits > 0 else left
+        left = tuple(Action(ActionKind.RELEASE, number) for number in void)
+        return (*left, Action(ActionKind.WITHDRAW)) if decider.credits > 0 else left
     deposit = stake_due(seen, decider)
-    acts = [Act(Do.DEPOSIT, amount=deposit)] if deposit else []
+    acts = [Action(ActionKind.DEPOSIT, amount=deposit)] if deposit else []
     for r in seen.rounds:
         acts += _round_acts(seen, r, decider)
     mine = {r.number for r in seen.rounds if r.mine}
     acts += backing_acts(seen, mine.__contains__, decider.staker)
     if start_due(seen, decider):
-        acts.append(Act(Do.START, seen.job.started))
+        acts.append(Action(ActionKind.START, seen.job.started))
     if views.finishable(seen.params, seen.job):
-        acts.append(Act(Do.FINISH))
+        acts.append(Action(ActionKind.FINISH))
     return tuple(acts)
 
 
@@ -169,7 +169,7 @@ def start_due(seen: AggregatorJob, decider: Decider) -> bool:
     )
 
 
-def _round_acts(seen: AggregatorJob, r: AggregatorRound, decider: Decider) -> Iterator[Act]:
+def _round_acts(seen: AggregatorJob, r: AggregatorRound, decider: Decider) -> Iterator[Action]:
     params, state = seen.params, r.state
     match r.phase:
         case Phase.SEALING:
@@ -177,18 +177,20 @@ def _round_acts(seen: AggregatorJob, r: AggregatorRound, decider: Decider) -> It
             drawn = state.seed_block > 0 and decider.block >= state.seed_block + PATIENCE_BLOCKS
             closed = state.seed_block == 0 and decider.now >= state.join_ends + PATIENCE_SECONDS
             if drawn or closed:
-                yield Act(Do.SEAL, r.number)
+                yield Action(ActionKind.SEAL, r.number)
         case Phase.ATTESTING:
             # INVARIANT: what receipts leave out and nobody has is demanded before they are sent: in vain, its owner
             # pays its price.
             demanded = demands_due(r, params, decider)
-            yield from (Act(Do.DEMAND, r.number, slot) for slot in demanded[: decider.free // max(1, seen.bond)])
+            yield from (
+                Action(ActionKind.DEMAND, r.number, slot) for slot in demanded[: decider.free // max(1, seen.bond)]
+            )
             if receipts_due(r, params, decider.now):
-                yield Act(Do.ATTEST, r.number)
+                yield Action(ActionKind.ATTEST, r.number)
         case Phase.VOID | Phase.FAILED if r.phase == Phase.VOID or seen.job.status == JobStatus.VOID:
             over = _releasable(r) and not views.startable(params, seen.job)
             if over or (seen.job.status == JobStatus.VOID and r.number == seen.job.settled):
-                yield Act(Do.RELEASE, r.number)
+                yield Action(ActionKind.RELEASE, r.number)
         case _:
             yield from round_acts(seen, r, decider.staker, decider.now)
 

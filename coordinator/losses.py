@@ -90,7 +90,7 @@ class RunLosses:
         """None: the job names no loss."""
         self._backoff: Backoff[JobId] = Backoff(*BACKOFF_SECONDS)
 
-    def look(self, job: JobId, loaded: Callable[[], Job]) -> bool:
+    def poll(self, job: JobId, loaded: Callable[[], Job]) -> bool:
         """Computes and stores one loss, if one is due; returns True if it did. `loaded` returns the job when it is
         needed."""
         if self._backoff.in_backoff(job, self._clock()) or self._compiled.get(job, self) is None:

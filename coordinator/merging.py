@@ -26,7 +26,7 @@ from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, ProgramIn
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import Cid, ClaimId, GameId, JobId, Seconds, Seed, StateRoot
 from lockstep.runtime.backoff import Backoff
-from lockstep.runtime.guard.memory import Place
+from lockstep.runtime.guard.memory import RecordKey
 from lockstep.runtime.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -116,13 +116,13 @@ class Aggregators:
             stored = self._parts.party.contracts.market.round(job, rounds[claim])
             with self._parts.database.reading() as session:
                 records = reading.merge_inputs(session, reading.hex32(job), rounds[claim], stored, params)
-            return aggregator.held(Place(claim, Seed(stored.seed), StateRoot(stored.merge_in)), records)
+            return aggregator.held(RecordKey(claim, Seed(stored.seed), StateRoot(stored.merge_in)), records)
 
         games = {GameId(reading.unhex(game.id)): ClaimId(reading.unhex(claim.id)) for game, claim in rows}
         return aggregator.defence.turn(games, head, held) > 0
 
     def merge(
-        self, job: JobId, params: JobParams, place: Place, records: Sequence[RoundRecord]
+        self, job: JobId, params: JobParams, place: RecordKey, records: Sequence[RoundRecord]
     ) -> tuple[StateRoot, StateRoot, Cid]:
         """Computes a merge, as `Aggregator.merge` does. Raises Crashed if the job's Programs kill, or have killed,
         their process."""

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 QUEUE = "coordinator"
 LOOK = "coordinator.look"
-STALE_POKES = 5
+STALE_NOTIFIES = 5
 """A notification that is older than this many periods is dropped, since a newer one follows."""
 
 
@@ -58,7 +58,7 @@ def build(settings: CoordinatorSettings) -> Celery:
             "index": {
                 "task": "coordinator.index",
                 "schedule": settings.poll_seconds,
-                "options": {"expires": STALE_POKES * settings.poll_seconds},
+                "options": {"expires": STALE_NOTIFIES * settings.poll_seconds},
             }
         },
     )
@@ -78,7 +78,7 @@ def build(settings: CoordinatorSettings) -> Celery:
     def look(job: str) -> None:
         """Acts on one job."""
         with _no_trace():
-            _service().look(job)
+            _service().poll(job)
 
     return app
 
@@ -113,7 +113,7 @@ def notifier(settings: CoordinatorSettings, app: Celery | None = None) -> Callab
     """Returns a function that notifies the worker about a job; an unreachable broker costs seconds and raises no
     error."""
     queue = build(settings) if app is None else app
-    expires = STALE_POKES * settings.poll_seconds
+    expires = STALE_NOTIFIES * settings.poll_seconds
 
     def notify(job: str) -> None:
         try:

@@ -19,7 +19,7 @@ from typing import TypeVar
 import structlog
 
 from coordinator import leases, reading, receipts
-from coordinator.acting import Actions
+from coordinator.acting import ActionSender
 from coordinator.answering import DemandsOfJobs
 from coordinator.beside import beside
 from coordinator.decide import AggregatorJob, Decider, decide, wanted_payloads
@@ -35,8 +35,8 @@ from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import JobParams, JobStatus
 from lockstep.protocol.types import JobId
 from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.error_boundary import ErrorBoundary
 from lockstep.runtime.feewatch import FeeWatch
-from lockstep.runtime.isolation import Isolation
 from lockstep.runtime.party import Head, HeadTracker
 from lockstep.runtime.sender import Sender
 
@@ -65,14 +65,14 @@ class Coordinator:
         self._indexer = Indexer(parts.database, parts.party.w3, parts.party.addresses, parts.party.check)
         self._sender: Sender[None] = Sender(parts.party.outbox)
         self._aggregators = self.aggregators(parts)
-        self._actions = Actions(parts, self._sender, self._aggregators, self._beside)
+        self._actions = ActionSender(parts, self._sender, self._aggregators, self._beside)
         self._demands = DemandsOfJobs(parts, self._sender, self._aggregators)
         self._losses = RunLosses(parts.database, parts.party.store, parts.settings.home)
         self._holder = f"{parts.settings.home_name}/{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._params: dict[JobId, JobParams] = {}
         self._closed: set[str] = set()
         self._backoff: Backoff[str] = Backoff(*BACKOFF_SECONDS)
-        self._isolation = Isolation()
+        self._boundary = ErrorBoundary()
         self._idle: dict[str, tuple[int, int]] = {}
         """By job: the block in which nothing was due, and how many receipts were held then."""
         self._indexed = 0
@@ -99,7 +99,7 @@ class Coordinator:
 
     def index(self) -> list[str]:
         """Indexes new blocks; returns the jobs to process."""
-        head = self._head_tracker.look()
+        head = self._head_tracker.poll()
         if head == self._taken:
             self._indexer.touch()
         else:
@@ -113,12 +113,12 @@ class Coordinator:
                 self._taken = head
                 break
         # The API is a process of its own: it reads what is held from the index.
-        self._indexer.note(self._fees.look(head))
+        self._indexer.note(self._fees.poll(head))
         self._parts.nonces.forget(head.time)
         with self._parts.database.reading() as session:
             return [job for job in jobs_to_look_at(session, self._parts.me) if job not in self._closed]
 
-    def look(self, job: str) -> None:
+    def poll(self, job: str) -> None:
         """Does what is due for one job, until nothing is.
 
         A block in which nothing was due is not processed again, unless a receipt has arrived since.
@@ -126,7 +126,7 @@ class Coordinator:
         if self._differ or self._backoff.in_backoff(job, time.monotonic()):
             return
         # INVARIANT: no job keeps the service from the others.
-        error = self._isolation.run(partial(self._looked, job), job, job=job)
+        error = self._boundary.run(partial(self._looked, job), job, job=job)
         if error is None:
             self._backoff.succeeded(job)
             return
@@ -137,7 +137,7 @@ class Coordinator:
 
     def _looked(self, job: str) -> None:
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
-            if not taken or self._idle.get(job) == (self._head_tracker.look().number, self._held(job)):
+            if not taken or self._idle.get(job) == (self._head_tracker.poll().number, self._held(job)):
                 return
             for _ in range(LOOKS):
                 block, held = self._parts.party.head().number, self._held(job)
@@ -214,7 +214,7 @@ class Coordinator:
             for job in playing:
                 id_ = JobId(reading.unhex(job))
                 if id_ != busy:
-                    self._isolation.run(partial(self._play, job, id_), job, job=job)
+                    self._boundary.run(partial(self._play, job, id_), job, job=job)
         except (Unreachable, TryLater) as error:
             log.info("the games could not be read from the chain", why=error.message)
 
@@ -224,7 +224,7 @@ class Coordinator:
                 self._aggregators.defend(id_, self._params_of(id_), self._parts.party.head())
 
     def _loss(self, job: JobId, params: JobParams) -> bool:
-        return self._beside(job, lambda: self._losses.look(job, lambda: self._aggregators.of(job, params).job))
+        return self._beside(job, lambda: self._losses.poll(job, lambda: self._aggregators.of(job, params).job))
 
     def _close_job(self, job: JobId, seen: AggregatorJob) -> None:
         """Finishes with a job that is done, once no game about this account's merges is open and none of its stake is

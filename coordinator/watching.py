@@ -29,7 +29,7 @@ class WatchedAccount(Collector):
         self._waiting = waiting
 
     def collect(self) -> Iterator[Metric]:
-        last = self._sampler.look()
+        last = self._sampler.poll()
         if last is not None:
             yield GaugeMetricFamily("lockstep_coin_balance", "The chain's coin in the account.", value=last.coin)
             money = GaugeMetricFamily("lockstep_tokens", "The account's tokens by where they are.", labels=["where"])

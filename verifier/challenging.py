@@ -1,4 +1,4 @@
-"""Challenges claims that were found wrong: stakes the bond, opens a game, and hands the game to `Seats` to play."""
+"""Challenges claims that were found wrong: stakes the bond, opens a game, and has `GamePlayers` play it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from lockstep.protocol.types import Cid, ClaimId, JobId, StateRoot, Wei
 from lockstep.runtime.backoff import Backoff
 from lockstep.runtime.party import Party
 from verifier import decide
-from verifier.lists import Lists, OnItsWay
-from verifier.playing import Seats
+from verifier.playing import GamePlayers
 from verifier.reading import MarketView
+from verifier.root_lists import Lists, OnItsWay
 from verifier.staking import Wallet
-from verifier.telling import Teller
+from verifier.telling import EventPrinter
 
 LIST_TRIES = 3
 """Failed fetches after which a published list of state roots counts as missing."""
@@ -51,7 +51,7 @@ class Challenger:
     """Opens one game about each wrong claim."""
 
     def __init__(
-        self, party: Party, table: GameTable, wallet: Wallet, seats: Seats, teller: Teller, lists: Lists,
+        self, party: Party, table: GameTable, wallet: Wallet, seats: GamePlayers, printer: EventPrinter, lists: Lists,
         backoff: Backoff[ClaimId],
     ) -> None:  # fmt: skip
         """`backoff` holds the claims that are not to be tried now."""
@@ -60,7 +60,7 @@ class Challenger:
         self._table = table
         self._wallet = wallet
         self._seats = seats
-        self._teller = teller
+        self._printer = printer
         self._backoff = backoff
         self._wrong: dict[ClaimId, WrongClaim] = {}
         self._unanswered: dict[ClaimId, Counter[Cid]] = {}
@@ -188,7 +188,7 @@ class Challenger:
             raise TryLater(
                 "the game is not on the chain", hint="no action is needed: the game is opened again"
             ) from error
-        self._teller.tell(
+        self._printer.print_event(
             "challenged", claim=record.id.hex(), game=game.hex(), t=move.t, round=record.round, slot=record.slot
         )
         self._seats.sit(game, record.id, found.held)

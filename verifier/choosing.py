@@ -24,7 +24,7 @@ from verifier import decide
 from verifier.decide import AuditResult, Candidate
 from verifier.journal import Journal
 from verifier.reading import MarketView
-from verifier.telling import Teller
+from verifier.telling import EventPrinter
 
 log = structlog.get_logger(__name__)
 
@@ -44,15 +44,21 @@ class Backlog:
     """Holds the claims that are still to be replayed."""
 
     def __init__(
-        self, journal: Journal, teller: Teller, backoff: Backoff[ClaimId], refused: Refusals, *, volunteers: bool,
+        self,
+        journal: Journal,
+        printer: EventPrinter,
+        backoff: Backoff[ClaimId],
+        refused: Refusals,
+        *,
+        volunteers: bool,
         witnesses: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`volunteers`: every claim is a candidate; otherwise suspects alone. `backoff` holds the claims that are not
         to be tried now."""
         self._refused = refused
         """Jobs whose claims are not replayed until a command clears the refusal."""
         self._journal = journal
-        self._teller = teller
+        self._printer = printer
         self._backoff = backoff
         self._volunteers = volunteers
         self._witnesses = witnesses
@@ -145,13 +151,13 @@ class Backlog:
         self._backoff.failed(record.id, now)
         if record.id not in self._unavailable:
             self._unavailable.add(record.id)
-            self._teller.audited(record, AuditResult.UNAVAILABLE, reason=error.code)
+            self._printer.audited(record, AuditResult.UNAVAILABLE, reason=error.code)
 
     def refused(self, job: JobId, error: Unfit, now: Seconds) -> None:
         """Puts a job that this machine cannot hold into back-off, in case memory comes free, and prints one event about
         it."""
         if job not in self._too_large:
-            self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
+            self._printer.print_event("refused", job=job.hex(), code=error.code, message=error.message)
         self._too_large.failed(job, now)
 
     def turned(self, job: JobId) -> None:
@@ -165,7 +171,7 @@ class Backlog:
         # and one that used up its budget is in back-off for longer each time.
         times, _ = self._late.get(job, (0, now))
         if not times:
-            self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
+            self._printer.print_event("refused", job=job.hex(), code=error.code, message=error.message)
         self._late[job] = times + 1, Seconds(now + min(AGAIN_SECONDS * 2 ** min(times, 32), most))
         self.turned(job)
 
@@ -173,7 +179,7 @@ class Backlog:
         """Refuses a job that killed the process running its Programs: its claims are replayed only for own games."""
         # INVARIANT: a job whose Programs end what runs them is not looked at again, in no later process either.
         self._refused.record(job, error)
-        self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
+        self._printer.print_event("refused", job=job.hex(), code=error.code, message=error.message)
 
     # -- for who watches
 
@@ -212,4 +218,4 @@ class Backlog:
     def _settle(self, record: ClaimRecord, result: AuditResult, **more: object) -> None:
         self._settled[record.id] = record.trace_root
         VITALS.count("claims_replayed", result.value)
-        self._teller.audited(record, result, **more)
+        self._printer.audited(record, result, **more)

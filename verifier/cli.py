@@ -12,7 +12,7 @@ import typer
 from lockstep.base.lines import event
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.signals import ignore_stops, stop_by_signals
-from lockstep.cli import health, refused, service, staking
+from lockstep.cli import health, retry, service, staking
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import Commands, ComputingFlags, CoordinatorUrl, Json, Metrics, PartyFlags, ProgramFlags
 from lockstep.cli.output import emit
@@ -108,6 +108,6 @@ def void(
 
 
 staking.add_to(app)
-refused.add_to(app, "an event `refused` names every one in the verifier's log")
+retry.add_to(app, "an event `retry` names every one in the verifier's log")
 health.add_to(app)
 app.add_typer(service.app)

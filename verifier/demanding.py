@@ -19,7 +19,7 @@ from lockstep.runtime.sender import Sender
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
 from verifier.staking import Wallet
-from verifier.telling import Teller
+from verifier.telling import EventPrinter
 
 NOT_THERE = ("blob_missing", "blob_corrupt", "payload_invalid", "mismatch")
 """Faults of a stored payload that its worker can repair by posting it; a store that does not answer is no such
@@ -34,13 +34,15 @@ log = structlog.get_logger(__name__)
 class Demander:
     """Makes one account's demands for data, and answers the demands of others."""
 
-    def __init__(self, party: Party, jobs: LoadedJobs, sender: Sender[None], wallet: Wallet, teller: Teller) -> None:
+    def __init__(
+        self, party: Party, jobs: LoadedJobs, sender: Sender[None], wallet: Wallet, printer: EventPrinter
+    ) -> None:
         """`jobs` are those whose rows can be posted."""
         self._contracts = party.contracts
         self._jobs = jobs
         self._sender = sender
         self._wallet = wallet
-        self._teller = teller
+        self._printer = printer
         self._lacking: dict[ClaimId, tuple[ClaimRecord, Sequence[tuple[int, int]]]] = {}
         """Claims whose payload is to be demanded, with its (tensor, leaf) that are known to be missing or wrong."""
         self._under_way: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -109,7 +111,7 @@ class Demander:
         for key, (event, fields) in list(self._under_way.items()):
             done = self._sender.done(key)
             if done:
-                self._teller.tell(event, **fields)
+                self._printer.print_event(event, **fields)
                 yield key
             if done or not self._sender.known(key):
                 del self._under_way[key]

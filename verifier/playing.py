@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lockstep.chain.game_table import GameTable
 from lockstep.disputes.game_queue import GameQueue
-from lockstep.disputes.player import Due, Side
+from lockstep.disputes.player import PlannedMove, Side
 from lockstep.execution.states import States
 from lockstep.market.held import HeldClaim
 from lockstep.market.ledger import GameRecord
@@ -13,18 +13,18 @@ from lockstep.protocol.types import ClaimId, GameId, Seconds
 from lockstep.runtime.party import Party
 from verifier import decide
 from verifier.reading import MarketView
-from verifier.telling import Teller
+from verifier.telling import EventPrinter
 
 
-class Seats:
+class GamePlayers:
     """Plays the challenger's side of own running games."""
 
-    def __init__(self, party: Party, table: GameTable, states: States, teller: Teller) -> None:
+    def __init__(self, party: Party, table: GameTable, states: States, printer: EventPrinter) -> None:
         """`states` holds, on disk, states of the claims that the games are about."""
         self._me = party.address
         self._table = table
         self._states = states
-        self._teller = teller
+        self._printer = printer
         self._held: dict[ClaimId, HeldClaim] = {}
         self._queue = GameQueue(table, party.outbox, Side.CHALLENGER, self._held.get, self._moved, states=states)
         self._claims: dict[GameId, ClaimId] = {}
@@ -54,7 +54,9 @@ class Seats:
             # What ended before this process began was told by an earlier one.
             if seat is not None:
                 name = decide.name_of_end(game.verdict)
-                self._teller.tell(name, claim=game.claim.hex(), game=game.id.hex(), verdict=game.verdict.name.lower())
+                self._printer.print_event(
+                    name, claim=game.claim.hex(), game=game.id.hex(), verdict=game.verdict.name.lower()
+                )
 
     def leave_undone(self, view: MarketView) -> list[ClaimId]:
         """Drops games whose opening a reorganisation has reverted; returns their claims."""
@@ -76,8 +78,8 @@ class Seats:
         """Finishes the slice in progress; sent transactions stay sent."""
         self._queue.close()
 
-    def _moved(self, _: Seconds, game: GameId, due: Due, seconds: float) -> None:
-        self._teller.tell(
+    def _moved(self, _: Seconds, game: GameId, due: PlannedMove, seconds: float) -> None:
+        self._printer.print_event(
             "moved", game=game.hex(), claim=due.state.claim.hex(), move=due.move.call, phase=due.state.phase.name,
             seconds=round(seconds, 3),
         )  # fmt: skip

@@ -30,9 +30,9 @@ from lockstep.storage import ContentStore
 from verifier.choosing import Backlog, Task
 from verifier.demanding import Demander
 from verifier.loading import LoadedJobs
-from verifier.playing import Seats
+from verifier.playing import GamePlayers
 from verifier.reading import MarketView
-from verifier.reporting import Reporter
+from verifier.reporting import Prover
 
 log = structlog.get_logger(__name__)
 
@@ -59,9 +59,16 @@ class Replayer:
     """Replays claims on one worker thread."""
 
     def __init__(
-        self, store: ContentStore, jobs: LoadedJobs, cache: MemoryCache, states: States, backlog: Backlog, seats: Seats,
-        demander: Demander, reporter: Reporter,
-    ) -> None:  # fmt: skip
+        self,
+        store: ContentStore,
+        jobs: LoadedJobs,
+        cache: MemoryCache,
+        states: States,
+        backlog: Backlog,
+        seats: GamePlayers,
+        demander: Demander,
+        reporter: Prover,
+    ) -> None:
         """`cache` and `states` keep states of claims, in memory and on disk, for games."""
         self._store = store
         self._jobs = jobs

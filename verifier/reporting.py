@@ -11,10 +11,10 @@ from lockstep.runtime.party import Party
 from lockstep.runtime.sender import Sender
 from verifier.equivocation import Equivocations, key_of
 from verifier.reading import MarketView
-from verifier.telling import Teller
+from verifier.telling import EventPrinter
 
 
-class Reporter:
+class Prover:
     """Submits the proofs that contracts verify by themselves."""
 
     def __init__(
@@ -22,14 +22,14 @@ class Reporter:
         party: Party,
         equivocations: Equivocations,
         sender: Sender[None],
-        teller: Teller,
+        printer: EventPrinter,
         backoff: Backoff[ClaimId],
     ) -> None:
         """`backoff` holds the claims that are not to be tried now."""
         self._party = party
         self._equivocations = equivocations
         self._sender = sender
-        self._teller = teller
+        self._printer = printer
         self._backoff = backoff
         self._voided: set[JobId] = set()
 
@@ -41,7 +41,7 @@ class Reporter:
                 continue
             self._backoff.failed(record.id, view.now)
             if self._sender.attempt(key_of(record.id), call):
-                self._teller.tell(
+                self._printer.print_event(
                     "equivocated", claim=record.id.hex(), round=record.round, slot=record.slot, worker=record.worker
                 )
 
@@ -53,12 +53,12 @@ class Reporter:
         key, call = due()
         if key.startswith("commit"):
             if self._sender.attempt(key, call):
-                self._teller.tell("precommitted", job=job.hex())
+                self._printer.print_event("precommitted", job=job.hex())
             key, call = due()
         if not key.startswith("commit"):
             self._voided.add(job)
             if self._sender.attempt(key, call):
-                self._teller.tell("voided", job=job.hex(), rule=error.rule.name.lower())
+                self._printer.print_event("voided", job=job.hex(), rule=error.rule.name.lower())
 
     def close(self) -> None:
         """Waits for the request in flight, at most its timeout."""

@@ -35,9 +35,9 @@ from lockstep.execution.states import States
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.types import ClaimId, Seconds
 from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.error_boundary import ErrorBoundary
 from lockstep.runtime.feewatch import FeeWatch
 from lockstep.runtime.idle import IdleSince
-from lockstep.runtime.isolation import Isolation
 from lockstep.runtime.outage import Outage
 from lockstep.runtime.party import Head, HeadTracker, Party
 from lockstep.runtime.refusals import Refusals
@@ -48,14 +48,14 @@ from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.equivocation import Equivocations, urls_of
 from verifier.journal import Journal
-from verifier.lists import Lists
 from verifier.loading import LoadedJobs
-from verifier.playing import Seats
+from verifier.playing import GamePlayers
 from verifier.reading import MarketReader, MarketView
 from verifier.replaying import Replayed, Replayer
-from verifier.reporting import Reporter
+from verifier.reporting import Prover
+from verifier.root_lists import Lists
 from verifier.staking import Wallet
-from verifier.telling import Teller
+from verifier.telling import EventPrinter
 from verifier.witness.duties import Duties
 
 POLL_SECONDS = 0.2
@@ -85,27 +85,27 @@ class Verifier:
         """The block that was processed last."""
         self._waiting = 0
         self._market = MarketReader(party)
-        self._isolation = Isolation()
+        self._boundary = ErrorBoundary()
         self._outage = Outage(event)
         self._idle = IdleSince(fresh=not party.outbox.keys(""))
         self._finality = FinalityTracker(lambda number: party.relied(number))
         self._fees = FeeWatch(party.outbox, event)
-        self._teller = teller = Teller()
-        self._wallet = Wallet(party, sender, teller)
-        self._seats = Seats(party, table, states, teller)
+        self._printer = printer = EventPrinter()
+        self._wallet = Wallet(party, sender, printer)
+        self._seats = GamePlayers(party, table, states, printer)
         self._lists = Lists(party.store)
-        self._challenger = Challenger(party, table, self._wallet, self._seats, teller, self._lists, backoff)
-        self._reporter = Reporter(party, equivocations, sender, teller, backoff)
-        self._demander = Demander(party, jobs, sender, self._wallet, teller)
+        self._challenger = Challenger(party, table, self._wallet, self._seats, printer, self._lists, backoff)
+        self._prover = Prover(party, equivocations, sender, printer, backoff)
+        self._demander = Demander(party, jobs, sender, self._wallet, printer)
         self._abandoned = Abandoned(table, party.address)
         self._sender = sender
         refused = Refusals(party.settings.home_dir)
-        self._backlog = Backlog(journal, teller, backoff, refused, volunteers=volunteer, witnesses=witness)
+        self._backlog = Backlog(journal, printer, backoff, refused, volunteers=volunteer, witnesses=witness)
         self._replayer = Replayer(
-            party.store, jobs, cache, states, self._backlog, self._seats, self._demander, self._reporter
+            party.store, jobs, cache, states, self._backlog, self._seats, self._demander, self._prover
         )
         self._duties = (
-            Duties(party, journal, sender, self._wallet, self._demander, self._backlog, self._lists, teller)
+            Duties(party, journal, sender, self._wallet, self._demander, self._backlog, self._lists, printer)
             if witness
             else None
         )
@@ -119,7 +119,7 @@ class Verifier:
                 draining = stop.is_set()
                 try:
                     with room_on_disk():
-                        view = self.look(draining)
+                        view = self.poll(draining)
                     self._outage.over()
                     if draining and self._at_rest(view):
                         return
@@ -133,9 +133,9 @@ class Verifier:
         finally:
             self.close()
 
-    def look(self, draining: bool = False) -> MarketView:
+    def poll(self, draining: bool = False) -> MarketView:
         """Look once: act if the chain has a new block, then take what was done beside. Returns what it acted on."""
-        head = self._head_tracker.look()
+        head = self._head_tracker.poll()
         # While it ends, every look counts: the last one pays the credits out.
         fresh = head != self._seen or draining
         if fresh:
@@ -146,7 +146,7 @@ class Verifier:
             self._seen = head
         self._collect(view)
         self._seats.play(view)
-        self._fees.look(head)
+        self._fees.poll(head)
         self._beat(view, fresh)
         return view
 
@@ -173,25 +173,25 @@ class Verifier:
         end_all()
         self._seats.close()
         self._replayer.close()
-        self._reporter.close()
+        self._prover.close()
         self._lists.close()
         if self._duties is not None:
             self._duties.close()
 
     def _step(self, view: MarketView) -> None:
         """Acts on a new block."""
-        self._teller.now = view.now
+        self._printer.now = view.now
         self._seats.tell_ends(view)
         for claim in self._seats.leave_undone(view):
             self._backlog.reopen(claim)
         self._seats.play(view)
         # INVARIANT: nothing that a stranger published keeps a running game's move.
         for part in self._parts():
-            self._isolation.run(partial(part, view), part.__qualname__, where=part.__qualname__)
+            self._boundary.run(partial(part, view), part.__qualname__, where=part.__qualname__)
 
     def _parts(self) -> Iterator[Callable[[MarketView], None]]:
         yield self._challenger.step
-        yield self._reporter.step
+        yield self._prover.step
         yield self._demander.step
         yield self._end_abandoned
         if self._duties is not None:
@@ -250,4 +250,4 @@ class Verifier:
         done = self._duties is None or self._duties.at_rest(view)
         if not done or not self._seats.at_rest(view) or len(self._challenger) or not self._sender.idle:
             return False
-        return self._idle.at(self._finality.look(view.head.number))
+        return self._idle.at(self._finality.poll(view.head.number))

@@ -7,16 +7,16 @@ from lockstep.protocol.types import Wei
 from lockstep.runtime.party import Party
 from lockstep.runtime.sender import Sender
 from verifier import decide
-from verifier.telling import Teller
+from verifier.telling import EventPrinter
 
 
 class Wallet:
     """Manages the account's stake and credits in the vault."""
 
-    def __init__(self, party: Party, sender: Sender[None], teller: Teller) -> None:
+    def __init__(self, party: Party, sender: Sender[None], printer: EventPrinter) -> None:
         self._party = party
         self._sender = sender
-        self._teller = teller
+        self._printer = printer
 
     def stake(self, bond: Wei, key: str) -> None:
         """Deposits what is missing of a bond, once for each key even across crashes; raises the error that prevents
@@ -40,7 +40,7 @@ class Wallet:
         vault = self._party.contracts.vault
         amount = vault.credits(self._party.address)
         if amount and self._sender.attempt(f"withdraw/{block}", vault.withdraw()):
-            self._teller.tell("withdrawn", amount=str(amount))
+            self._printer.print_event("withdrawn", amount=str(amount))
 
     def _missing(self, bond: Wei) -> Call | None:
         party = self._party

@@ -10,21 +10,21 @@ from lockstep.protocol.types import Seconds
 from verifier.decide import AuditResult
 
 
-class Teller:
+class EventPrinter:
     """Prints a verifier's events."""
 
     def __init__(self) -> None:
         self.now = Seconds(0)
         """Chain time of the block that is being processed."""
 
-    def tell(self, name: str, **fields: Any) -> None:
+    def print_event(self, name: str, **fields: Any) -> None:
         """Prints one event."""
         event(name, time=self.now, **fields)
 
     def audited(self, record: ClaimRecord, result: AuditResult, **more: Any) -> None:
         """Prints the result of a claim's audit; fields of `more` that are None are omitted."""
         told = {k: v for k, v in more.items() if v is not None}
-        self.tell(
+        self.print_event(
             "audited", claim=record.id.hex(), job=record.job.hex(), round=record.round, slot=record.slot,
             verdict=result.value, **told,
         )  # fmt: skip

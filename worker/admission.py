@@ -14,18 +14,18 @@ from lockstep.execution.box.handle import Cancelled, Overdue
 from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
 from lockstep.execution.jobs import PROCESSOR_PATHS
 from lockstep.execution.rates import slot_operations
-from lockstep.market.acts import Act
+from lockstep.market.acts import Action
 from lockstep.protocol.errors import Crashed, FundsError, TryLater, Unfit, WrongBits
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from lockstep.runtime.backoff import Backoff
-from lockstep.runtime.isolation import Isolation
+from lockstep.runtime.error_boundary import ErrorBoundary
 from lockstep.runtime.keyed_executor import KeyedExecutor
 from lockstep.runtime.sender import Sender
 from worker import decide
 from worker.backing import Funds, answer_unpaid, backing_of
 from worker.notes import Note
-from worker.parts import Taken
+from worker.parts import TrackedJob
 from worker.unpaid import Dealings, dealings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Admission:
     """The checks that a job passes before it is joined: pace, bits, room for one more claim, stake."""
 
     def __init__(
-        self, parts: WorkerParts, sender: Sender[Act], stake_wanted: StakeWanted = decide.stake_wanted
+        self, parts: WorkerParts, sender: Sender[Action], stake_wanted: StakeWanted = decide.stake_wanted
     ) -> None:
         self._parts = parts
         self._sender = sender
@@ -52,7 +52,7 @@ class Admission:
         self._paces: dict[JobId, Pace] = {}
         self._long: set[JobId] = set()
         """Jobs whose first look was not done in its time."""
-        self._long_look: Taken | None = None
+        self._long_look: TrackedJob | None = None
         """The one of them that is looked at now."""
         self._paying: dict[JobId, bool] = {}
         self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
@@ -62,15 +62,15 @@ class Admission:
         self._chain_at = Seconds(0)
         self._had: tuple[int, dict[Address, Dealings]] = (-1, {})
         """The block up to which dealings with requesters were counted, and what they were."""
-        self._isolation = Isolation()
+        self._boundary = ErrorBoundary()
 
-    def fits(self, taken: Taken, live: Iterable[Taken], now: Seconds) -> bool:
+    def fits(self, taken: TrackedJob, live: Iterable[TrackedJob], now: Seconds) -> bool:
         """Tells if a job pays enough, and this machine keeps up with it and could defend one more claim of it beside
         the `live` ones."""
         paid = self._has_paid(taken, now) and self._pays(taken, now) and self._pays_answers(taken, now)
         return paid and self._pace(taken, now) is not None and self._has_room(taken, live, now)
 
-    def stake(self, taken: Taken, free: Wei, at_stake: bool, now: Seconds) -> None:
+    def stake(self, taken: TrackedJob, free: Wei, at_stake: bool, now: Seconds) -> None:
         """Deposit once a job what its rounds in flight can lock. A job whose claim and merge the account cannot cover
         is refused, and tried again later; FundsError if there is nothing at all, and nothing `at_stake`."""
         job, me = taken.ledger.id, self._parts.address
@@ -109,7 +109,7 @@ class Admission:
         last = self._parts.outbox.last_block(DEPOSITS)
         return last is not None and last <= self._parts.watcher.block
 
-    def _has_paid(self, taken: Taken, now: Seconds) -> bool:
+    def _has_paid(self, taken: TrackedJob, now: Seconds) -> bool:
         """Tells if a job's requester has paid for this account's earlier work, within the owner's limit
         (`--max-unpaid`)."""
         watcher, requester = self._parts.watcher, taken.ledger.requester
@@ -123,7 +123,7 @@ class Admission:
             self._refuse(taken.ledger.id, "unpaid", unpaid, now)
         return not unpaid
 
-    def _pays_answers(self, taken: Taken, now: Seconds) -> bool:
+    def _pays_answers(self, taken: TrackedJob, now: Seconds) -> bool:
         self._look(now)
         unpaid = answer_unpaid(taken.params, self._fee)
         if unpaid:
@@ -131,7 +131,7 @@ class Admission:
             self._parts.notes.refused(taken.ledger.id, note, now)
         return not unpaid
 
-    def _pays(self, taken: Taken, now: Seconds) -> bool:
+    def _pays(self, taken: TrackedJob, now: Seconds) -> bool:
         job = taken.ledger.id
         if job not in self._paying:
             held = taken.job
@@ -143,7 +143,7 @@ class Admission:
                 self._refuse(job, "policy", unpaid, now)
         return self._paying[job]
 
-    def _pace(self, taken: Taken, now: Seconds) -> Pace | None:
+    def _pace(self, taken: TrackedJob, now: Seconds) -> Pace | None:
         """Returns a job's pace on this machine once its bits have passed the check here. A machine that does not keep
         up is measured again after a while."""
         job = taken.ledger.id
@@ -178,7 +178,7 @@ class Admission:
             )  # fmt: skip
         return pace
 
-    def _begin(self, taken: Taken) -> None:
+    def _begin(self, taken: TrackedJob) -> None:
         """Starts checking a job, unless a check is under way; one that takes long starts when no other job waits."""
         job, long = taken.ledger.id, self._long_look
         if job in self._executor:
@@ -193,7 +193,7 @@ class Admission:
             long.job.box.stop()
         self._executor.begin(job, partial(self._measure, taken, FIRST_SECONDS))
 
-    def _measure(self, taken: Taken, at_most: float) -> Pace:
+    def _measure(self, taken: TrackedJob, at_most: float) -> Pace:
         job, box, chain = taken.job, taken.job.box, self._parts.party.chain_pace()
         fetched = footprint.fetched_bytes(job.programs, job.params, job.wire_format)
         capacity.require_fetched(job.params, fetched, self._parts.download_bytes)
@@ -209,14 +209,14 @@ class Admission:
         capacity.require_prompt(job.params, pace)
         return pace
 
-    def _has_room(self, taken: Taken, live: Iterable[Taken], now: Seconds) -> bool:
+    def _has_room(self, taken: TrackedJob, live: Iterable[TrackedJob], now: Seconds) -> bool:
         """Tells if one more claim of a job could be defended beside every live claim of every job, all at once."""
         self._look(now)
         claims = [self._planned(other) for other in live]
         try:
             capacity.require_all([*claims, self._planned(taken)], self._chain)
         except Unfit as error:
-            self._isolation.log(error, (taken.ledger.id, "room", len(claims)))
+            self._boundary.log(error, (taken.ledger.id, "room", len(claims)))
             self._parts.notes.waits(taken.ledger.id, Note("room", error.message))
             return False
         return True
@@ -228,5 +228,5 @@ class Admission:
             self._chain, self._fee = party.chain_pace(), party.base_fee()
             self._chain_at = Seconds(now + capacity.AGAIN_SECONDS)
 
-    def _planned(self, taken: Taken) -> LiveClaim:
+    def _planned(self, taken: TrackedJob) -> LiveClaim:
         return capacity.live_claim(taken.params, self._paces.get(taken.ledger.id))

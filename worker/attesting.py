@@ -11,7 +11,7 @@ import structlog
 
 from lockstep.base.lines import event
 from lockstep.execution import merging
-from lockstep.market.acts import Act
+from lockstep.market.acts import Action
 from lockstep.market.demands import Asks, to_demand
 from lockstep.protocol.jobs import Receipt
 from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, last_chance, mask_of
@@ -19,8 +19,8 @@ from lockstep.protocol.types import ClaimId, Seconds
 from lockstep.runtime.backoff import Backoff
 from lockstep.runtime.sender import Sender
 from worker.decide import RoundView
-from worker.handing import Handover
-from worker.parts import ComputeExecutor, Taken, claim_of
+from worker.parts import ComputeExecutor, TrackedJob, claim_of
+from worker.receipt_delivery import Handover
 
 if TYPE_CHECKING:
     from worker.parts import WorkerParts
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 class Attesting:
     """Makes and sends one worker's receipts (availability attestations)."""
 
-    def __init__(self, parts: WorkerParts, sender: Sender[Act], executor: ComputeExecutor) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Action], executor: ComputeExecutor) -> None:
         self._parts = parts
         self._sender = sender
         self._executor = executor
@@ -46,7 +46,7 @@ class Attesting:
         self._handover = Handover(parts.announcer)
         self._asks = Asks(parts.contracts, parts.address)
 
-    def attest(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+    def attest(self, taken: TrackedJob, r: RoundView, act: Action, key: str, now: Seconds) -> None:
         """Fetches and decodes the revealed payloads, then attests the available ones: through the coordinator if that
         submits the receipt in time, else by a transaction of its own."""
         assert taken.view is not None, "acts follow from a view"
@@ -56,7 +56,7 @@ class Attesting:
             return
         self._sender.submit(key, self._market.attest(taken.ledger.id, r.number, [receipt]), act)
 
-    def _receipt(self, taken: Taken, r: RoundView, slot: int, claim: ClaimId, now: Seconds) -> Receipt | None:
+    def _receipt(self, taken: TrackedJob, r: RoundView, slot: int, claim: ClaimId, now: Seconds) -> Receipt | None:
         """Returns the signed receipt of a slot's owner for the round; None while its contents are not known.
 
         What is missing may yet come: it is looked for again until a quarter of the window is left.
@@ -83,7 +83,7 @@ class Attesting:
         )
         return self._receipts[claim]
 
-    def _demanded(self, taken: Taken, r: RoundView, reports: Mapping[int, Report], now: Seconds) -> bool:
+    def _demanded(self, taken: TrackedJob, r: RoundView, reports: Mapping[int, Report], now: Seconds) -> bool:
         """Demands a payload that other workers would merge and that this one cannot fetch; returns True if one is
         demanded."""
         others = {s: report for s, report in reports.items() if s not in r.slots_of(self._parts.address)}
@@ -98,7 +98,7 @@ class Attesting:
         return known or self._sender.known(key)
 
     def _judge(
-        self, taken: Taken, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
+        self, taken: TrackedJob, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
     ) -> dict[int, Report]:
         found = dict(known)
         for slot, report, why in merging.judge_payloads(taken.job, self._parts.store, payloads, known):

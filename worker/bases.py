@@ -17,7 +17,7 @@ from lockstep.protocol.types import JobId, Seconds
 from lockstep.runtime.backoff import Backoff
 from lockstep.storage.payload import Checkpoint
 from worker.decide import Roots
-from worker.parts import ComputeExecutor, Taken
+from worker.parts import ComputeExecutor, TrackedJob
 
 if TYPE_CHECKING:
     from lockstep.storage import ContentStore
@@ -49,7 +49,7 @@ class Bases:
         found = self._held.get(job)
         return None if found is None else found.roots
 
-    def fetch(self, taken: Taken, number: int, roots: Roots, now: Seconds) -> None:
+    def fetch(self, taken: TrackedJob, number: int, roots: Roots, now: Seconds) -> None:
         """Starts to fetch a round's base, or to compute it again from payloads, unless that is under way."""
         job, key = taken.ledger.id, ("base", taken.ledger.id)
         if key in self._executor and not self._executor.over(key):
@@ -73,7 +73,7 @@ class Bases:
             records = taken.ledger.records_to(*roots, number, taken.params.role.slots)
             self._executor.begin(key, partial(self.load, taken, records, roots))
 
-    def load(self, taken: Taken, records: Sequence[RoundRecord], roots: Roots) -> Base:
+    def load(self, taken: TrackedJob, records: Sequence[RoundRecord], roots: Roots) -> Base:
         """Returns the base that is held, or computes it from `records`. Runs on the worker thread."""
         held = self._held.get(taken.ledger.id)
         if held is None or held.roots != roots:

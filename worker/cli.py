@@ -15,7 +15,7 @@ from lockstep.base.lines import say
 from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import Settings
 from lockstep.base.signals import ignore_stops
-from lockstep.cli import guard, health, refused, service, staking
+from lockstep.cli import guard, health, retry, service, staking
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     AccountFlags,
@@ -261,6 +261,6 @@ def _clear(home: Path, refusal: Refusal) -> None:
 
 
 staking.add_to(app)
-refused.add_to(app, "`lockstep worker why` shows every job that is refused", _clear)
+retry.add_to(app, "`lockstep worker why` shows every job that is refused", _clear)
 health.add_to(app)
 app.add_typer(service.app)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import structlog
 
 from lockstep.base.lines import event
-from lockstep.market.acts import Act
+from lockstep.market.acts import Action
 from lockstep.protocol.jobs import Body, Reveal
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.views import merge_attempt
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, Digest, Seconds, Seed, StateRoot
-from lockstep.runtime.guard.memory import Place, SigningRecord
+from lockstep.runtime.guard.memory import RecordKey, SigningRecord
 from lockstep.runtime.merges import may_claim, place_of_merge
 from lockstep.runtime.sender import Sender
 from worker.decide import RoundView
-from worker.parts import Taken, claim_of
+from worker.parts import TrackedJob, claim_of
 from worker.progress import Material, WorkFolder
 from worker.training import Training
 
@@ -33,14 +33,14 @@ class Commitments:
     """Makes this worker's statements about its claims: commitments, reveals, published traces of state roots,
     merges."""
 
-    def __init__(self, parts: WorkerParts, sender: Sender[Act], training: Training) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Action], training: Training) -> None:
         self._parts = parts
         self._sender = sender
         self._training = training
         self._market = parts.contracts.market
         self._reported: set[ClaimId] = set()
 
-    def commit(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+    def commit(self, taken: TrackedJob, r: RoundView, act: Action, key: str, now: Seconds) -> None:
         """Binds a computed claim in the guard, then commits it on chain."""
         claim = claim_of(taken, r, act.slot)
         trained = self._training.trained(claim)
@@ -58,7 +58,7 @@ class Commitments:
         commitment = ids.commitment(claim, self._parts.address, _reveal(material, bound))
         self._sender.submit(key, self._market.commit(taken.ledger.id, r.number, act.slot, commitment), act)
 
-    def reveal(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+    def reveal(self, taken: TrackedJob, r: RoundView, act: Action, key: str, now: Seconds) -> None:
         """Reveals the committed claim, and announces it to the coordinator."""
         claim = claim_of(taken, r, act.slot)
         material, bound = WorkFolder(self._parts.home, claim).material(), self._parts.guard.record(place_of(claim, r))
@@ -77,7 +77,7 @@ class Commitments:
         if sent and not taken.params.role.witnesses:
             self.announce(taken, r, material, now)
 
-    def publish(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+    def publish(self, taken: TrackedJob, r: RoundView, act: Action, key: str, now: Seconds) -> None:
         """Publishes the CID of the claim's state roots, once the witnesses have committed their verdicts."""
         material = WorkFolder(self._parts.home, claim_of(taken, r, act.slot)).material()
         if material is None:
@@ -91,7 +91,7 @@ class Commitments:
         if self._sender.submit(key, call, act):
             self.announce(taken, r, material, now)
 
-    def merge(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+    def merge(self, taken: TrackedJob, r: RoundView, act: Action, key: str, now: Seconds) -> None:
         """Has the round's merge computed, then claims it. A round that is merged already is claimed again only with the
         same outputs."""
         assert taken.view is not None, "acts follow from a view"
@@ -106,14 +106,14 @@ class Commitments:
             call = self._market.merge(taken.ledger.id, r.number, out, out2, made.payload_cid, act.rounds)
             self._sender.submit(f"{key}/{merge_attempt(taken.view.job, r.phase)}", call, act)
 
-    def announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
+    def announce(self, taken: TrackedJob, r: RoundView, material: Material, now: Seconds) -> None:
         """Sends the signed claim to the coordinator."""
         self._parts.announcer.announce(material, r.state.base, taken.params.role.transitions, now)
 
 
-def place_of(claim: ClaimId, r: RoundView) -> Place:
+def place_of(claim: ClaimId, r: RoundView) -> RecordKey:
     """Returns the key under which the guard binds a claim of a round."""
-    return Place(claim, Seed(r.state.seed), StateRoot(r.state.base))
+    return RecordKey(claim, Seed(r.state.seed), StateRoot(r.state.base))
 
 
 def _reveal(material: Material, bound: SigningRecord) -> Reveal:

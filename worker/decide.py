@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lockstep.market.acts import Act, Do, Staker, backing_acts, round_acts, startable
+from lockstep.market.acts import Action, ActionKind, Staker, backing_acts, round_acts, startable
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing
 from lockstep.protocol.market.types import Audit, AuditStatus
@@ -24,22 +24,32 @@ Roots = tuple[StateRoot, StateRoot]
 LATE_PARTS = 4
 """Parts of its time to train, in the last of which a worker commits whatever the seed's depth: silence costs more."""
 
-PATIENCE: dict[Do, Seconds] = {
-    Do.START: Seconds(0),
-    Do.SEAL: Seconds(0),
-    Do.DRAW: Seconds(0),
-    Do.FREEZE: Seconds(0),
-    Do.FINALIZE: Seconds(0),
-    Do.RELEASE: Seconds(10),
-    Do.FINISH: Seconds(0),
+PATIENCE: dict[ActionKind, Seconds] = {
+    ActionKind.START: Seconds(0),
+    ActionKind.SEAL: Seconds(0),
+    ActionKind.DRAW: Seconds(0),
+    ActionKind.FREEZE: Seconds(0),
+    ActionKind.FINALIZE: Seconds(0),
+    ActionKind.RELEASE: Seconds(10),
+    ActionKind.FINISH: Seconds(0),
 }
 """Seconds that the first in line waits with an act that anybody may do; each later one in line waits a second
 longer."""
 
-CLAIMING = frozenset({Do.FETCH, Do.START, Do.JOIN, Do.TRAIN, Do.COMMIT, Do.REVEAL, Do.MERGE})
+CLAIMING = frozenset(
+    {
+        ActionKind.FETCH,
+        ActionKind.START,
+        ActionKind.JOIN,
+        ActionKind.TRAIN,
+        ActionKind.COMMIT,
+        ActionKind.REVEAL,
+        ActionKind.MERGE,
+    }
+)
 """The acts that lead to a claim, or open one."""
 
-AGGREGATORS = frozenset({Do.FREEZE, Do.FINALIZE, Do.FINISH})
+AGGREGATORS = frozenset({ActionKind.FREEZE, ActionKind.FINALIZE, ActionKind.FINISH})
 """The acts that a job's aggregator does first, if there is one; workers give it some time."""
 AGGREGATOR_SECONDS = Seconds(2)
 
@@ -94,7 +104,7 @@ class JobView:
 
 
 @dataclass(frozen=True)
-class Self:
+class WorkerFacts:
     """The facts about a worker itself from which it decides."""
 
     address: Address
@@ -122,64 +132,66 @@ class Self:
         return Staker(self.address, self.free, params.role.slot_stake)
 
 
-def acts(view: JobView, me: Self) -> list[Act]:
+def acts(view: JobView, me: WorkerFacts) -> list[Action]:
     """Returns every act that this worker may do about a job now, the most urgent first."""
     found = [act for r in view.rounds for act in _round_acts(view, r, me)]
     if view.job.status == JobStatus.DONE:
-        return [a for a in found if a.do == Do.RELEASE]
+        return [a for a in found if a.kind == ActionKind.RELEASE]
     # INVARIANT: a worker that computed wrong bits of a job neither makes nor opens a claim of it. Silence costs a
     # slot's price, a wrong claim its stake.
-    found = [a for a in found if not (me.refuses and a.do in CLAIMING)]
+    found = [a for a in found if not (me.refuses and a.kind in CLAIMING)]
     mine = {r.number for r in view.rounds if r.merged_by == me.address}
     found += backing_acts(view, mine.__contains__, me.staker(view.params))
     if startable(view) and me.fit and not me.draining and not me.refuses:
         # INVARIANT: a worker starts and joins only rounds whose base it holds: who cannot train loses its fine.
-        found.append(Act(Do.START if _holds(view, view.job.started, me) else Do.FETCH, view.job.started))
+        found.append(
+            Action(ActionKind.START if _holds(view, view.job.started, me) else ActionKind.FETCH, view.job.started)
+        )
     if finishable(view.params, view.job):
-        found.append(Act(Do.FINISH))
+        found.append(Action(ActionKind.FINISH))
     return found
 
 
-def ahead(view: JobView, me: Self, sent: frozenset[Act]) -> list[Act]:
+def ahead(view: JobView, me: WorkerFacts, sent: frozenset[Action]) -> list[Action]:
     """Returns the acts that become possible once transactions in the pool are mined, `sent` among them.
 
     The chain's pending state says whether it does: where it says no, nothing is sent. It saves a block where everybody
     acts at once.
     """
-    found: list[Act] = []
+    found: list[Action] = []
     if me.refuses:
         return found
     able = me.free >= view.params.role.slot_stake and me.fit and not me.draining
     if able and startable(view) and _holds(view, view.job.started, me):
         nobody = tuple(Claim(slot=s) for s in range(view.params.role.slots))
         slot = slot_to_join(view, RoundView(view.job.started, Round(), Phase.JOINING, nobody), me)
-        found += [] if slot is None else [Act(Do.JOIN, view.job.started, slot)]
+        found += [] if slot is None else [Action(ActionKind.JOIN, view.job.started, slot)]
     for r in view.rounds:
         if r.phase == Phase.TRAINING:
             for s in r.slots_of(me.address):
-                if r.claims[s].status == ClaimStatus.COMMITTED or Act(Do.COMMIT, r.number, s) in sent:
-                    found.append(Act(Do.REVEAL, r.number, s))
+                if r.claims[s].status == ClaimStatus.COMMITTED or Action(ActionKind.COMMIT, r.number, s) in sent:
+                    found.append(Action(ActionKind.REVEAL, r.number, s))
     return found
 
 
 def due(
-    possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds, rank: int, aggregated: bool = False
-) -> list[Act]:
+    possible: Sequence[Action], since: Mapping[Action, Seconds], now: Seconds, rank: int, aggregated: bool = False
+) -> list[Action]:
     """Returns the acts whose turn has come. `since` has the time at which each was first possible, `rank` is this
     worker's place in line, and `aggregated` is True if the job has an aggregator."""
 
-    def wait(do: Do) -> int:
+    def wait(do: ActionKind) -> int:
         return PATIENCE[do] + rank + (AGGREGATOR_SECONDS if aggregated and do in AGGREGATORS else 0)
 
-    return [a for a in possible if a.do not in PATIENCE or now - since.get(a, now) >= wait(a.do)]
+    return [a for a in possible if a.kind not in PATIENCE or now - since.get(a, now) >= wait(a.kind)]
 
 
-def remember(possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds) -> dict[Act, Seconds]:
+def remember(possible: Sequence[Action], since: Mapping[Action, Seconds], now: Seconds) -> dict[Action, Seconds]:
     """Returns the chain time at which each possible act was first seen to be possible."""
     return {a: since.get(a, now) for a in possible}
 
 
-def rank(view: JobView, me: Self) -> int:
+def rank(view: JobView, me: WorkerFacts) -> int:
     """Returns the worker's place in line: its slot in the latest round that it joined, else its place among all
     workers."""
     held = (r.slots_of(me.address) for r in reversed(view.rounds))
@@ -196,7 +208,7 @@ def base_of(view: JobView, number: int) -> Roots:
     return before.state.next_shared, before.state.next_outer
 
 
-def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
+def slot_to_join(view: JobView, r: RoundView, me: WorkerFacts) -> int | None:
     """Returns a free slot, counted upward from the worker's place: preferably the one that it held in the round before,
     then one that nobody held there, then any that is not reserved."""
     before = view.round(r.number - 1)
@@ -236,12 +248,12 @@ def stake_wanted(params: JobParams) -> Wei:
     return Wei(params.schedule.max_lead * (params.role.slot_stake + params.merge.stake) + backing.stake(params))
 
 
-def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
+def _round_acts(view: JobView, r: RoundView, me: WorkerFacts) -> list[Action]:
     own = r.slots_of(me.address)
     return [*_phase_acts(view, r, me, own), *_audit_acts(view, r, own)]
 
 
-def _audit_acts(view: JobView, r: RoundView, own: Sequence[int]) -> list[Act]:
+def _audit_acts(view: JobView, r: RoundView, own: Sequence[int]) -> list[Action]:
     """Returns the acts of an audit: have witnesses drawn, and publish a trace once no witness can copy from it."""
     judged = (Phase.ATTESTING, Phase.FREEZING, Phase.MERGING, Phase.LEAD, Phase.FAILED)
     if not view.params.role.witnesses or r.phase not in judged:
@@ -251,45 +263,49 @@ def _audit_acts(view: JobView, r: RoundView, own: Sequence[int]) -> list[Act]:
         looked = view.now >= r.audit.commit_ends
     else:
         looked = r.phase != Phase.ATTESTING or status == AuditStatus.SKIPPED
-    found = [Act(Do.PUBLISH, r.number, s) for s in own if looked and s in r.unpublished]
+    found = [Action(ActionKind.PUBLISH, r.number, s) for s in own if looked and s in r.unpublished]
     # A transaction sent now is executed in the next block at the earliest.
     drawable = status == AuditStatus.NONE or (
         r.audit is not None and status == AuditStatus.DRAWING and view.block >= r.audit.beacon_block
     )
-    return [*found, Act(Do.DRAW, r.number)] if drawable and r.phase == Phase.ATTESTING else found
+    return [*found, Action(ActionKind.DRAW, r.number)] if drawable and r.phase == Phase.ATTESTING else found
 
 
-def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> list[Act]:
+def _phase_acts(view: JobView, r: RoundView, me: WorkerFacts, own: Sequence[int]) -> list[Action]:
     if r.phase == Phase.JOINING:
         if me.draining:
             # INVARIANT: a slot is given back while others have half of the window left to take it.
             late = view.now >= shared_from(view.params, r.state)
-            return [] if late else [Act(Do.LEAVE, r.number, s) for s in own]
+            return [] if late else [Action(ActionKind.LEAVE, r.number, s) for s in own]
         # INVARIANT: a worker joins once a round, and only what its stake covers.
         able = me.fit and not own and me.free >= view.params.role.slot_stake
         slot = slot_to_join(view, r, me) if able else None
         if slot is None:
             return []
-        return [Act(Do.JOIN, r.number, slot) if _holds(view, r.number, me) else Act(Do.FETCH, r.number)]
+        return [
+            Action(ActionKind.JOIN, r.number, slot)
+            if _holds(view, r.number, me)
+            else Action(ActionKind.FETCH, r.number)
+        ]
     if r.phase == Phase.SEALING:
         # A transaction sent now is executed in the next block at the earliest.
-        return [Act(Do.SEAL, r.number)] if r.state.seed_block <= view.block else []
+        return [Action(ActionKind.SEAL, r.number)] if r.state.seed_block <= view.block else []
     if r.phase == Phase.TRAINING:
         waiting = [s for s in own if r.claims[s].status == ClaimStatus.JOINED]
         ready = [s for s in waiting if (r.number, s) in me.trained]
-        train = [Act(Do.TRAIN, r.number, s) for s in waiting if s not in ready]
-        return train + [Act(Do.COMMIT, r.number, s) for s in ready if _settled(view, r, me)]
+        train = [Action(ActionKind.TRAIN, r.number, s) for s in waiting if s not in ready]
+        return train + [Action(ActionKind.COMMIT, r.number, s) for s in ready if _settled(view, r, me)]
     if r.phase == Phase.REVEALING:
-        return [Act(Do.REVEAL, r.number, s) for s in own if r.claims[s].status == ClaimStatus.COMMITTED]
+        return [Action(ActionKind.REVEAL, r.number, s) for s in own if r.claims[s].status == ClaimStatus.COMMITTED]
     if r.phase == Phase.ATTESTING:
         revealed = [s for s in own if r.claims[s].status == ClaimStatus.REVEALED]
-        return [Act(Do.ATTEST, r.number, s) for s in revealed if not r.state.spoke >> s & 1]
+        return [Action(ActionKind.ATTEST, r.number, s) for s in revealed if not r.state.spoke >> s & 1]
     if r.phase == Phase.VOID or (r.phase == Phase.FAILED and view.job.status == JobStatus.VOID):
-        return [Act(Do.RELEASE, r.number)] if _releasable(view, r) else []
+        return [Action(ActionKind.RELEASE, r.number)] if _releasable(view, r) else []
     return round_acts(view, r, me.staker(view.params), view.now)
 
 
-def _settled(view: JobView, r: RoundView, me: Self) -> bool:
+def _settled(view: JobView, r: RoundView, me: WorkerFacts) -> bool:
     """Tells if a round's seed is final by the block depth that this worker relies on, or if waiting longer would cost
     more."""
     # INVARIANT: who commits waits until the seed is deep: a commitment outlives the block that drew another seed.
@@ -307,5 +323,5 @@ def _releasable(view: JobView, r: RoundView) -> bool:
     return bool(r.idle_locks) and (voided or not r.state.open_games)
 
 
-def _holds(view: JobView, number: int, me: Self) -> bool:
+def _holds(view: JobView, number: int, me: WorkerFacts) -> bool:
     return me.base == base_of(view, number)

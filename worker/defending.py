@@ -16,7 +16,7 @@ from lockstep.market.held import HeldClaim
 from lockstep.market.ledger import ClaimRecord, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, GameId, JobId, StateRoot
-from lockstep.runtime.guard.memory import Place
+from lockstep.runtime.guard.memory import RecordKey
 from lockstep.runtime.merges import bind_merge
 from worker.progress import Material, WorkFolder
 
@@ -31,13 +31,13 @@ RunOf = Callable[[Material], ClaimRun | None]
 class Defence(DefenceQueue):
     """Plays the games in which this worker is the defender."""
 
-    def __init__(self, parts: WorkerParts, wake: Callable[[], None]) -> None:
-        """`wake` is called whenever a move was prepared."""
+    def __init__(self, parts: WorkerParts, on_done: Callable[[], None]) -> None:
+        """`on_done` is called whenever a move was prepared."""
         self._parts = parts
         self.states = States(parts.home / "states", parts.disk_bytes)
         table = GameTable(parts.contracts.game, parts.contracts.addresses.block)
         super().__init__(
-            table, parts.outbox, MemoryCache(parts.memory_bytes), tell_move(event), states=self.states, wake=wake
+            table, parts.outbox, MemoryCache(parts.memory_bytes), tell_move(event), states=self.states, on_done=on_done
         )  # fmt: skip
         self._adopted: dict[JobId, set[ClaimId]] = {}
         """Own merges that were looked for in this home, of the jobs that are not left."""
@@ -82,7 +82,9 @@ class Defence(DefenceQueue):
         if held is not None and merge.id != name:
             self.hold(merge.id, held.run, own.roots)
         # INVARIANT: this home has promised every claim of its key that it can defend.
-        bind_merge(self._parts.guard, Place(merge.id, r.seed, r.merge_in), StateRoot(merge.out), StateRoot(merge.out2))
+        bind_merge(
+            self._parts.guard, RecordKey(merge.id, r.seed, r.merge_in), StateRoot(merge.out), StateRoot(merge.out2)
+        )
 
     def _held_of(self, claim: ClaimId, run_of: RunOf) -> HeldClaim | None:
         """Returns the claim, computed from its S_0 on disk or from public data; afterwards its S_0 is on disk."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
 from lockstep.base.naming import short
-from lockstep.execution.schedule import longest_hold
+from lockstep.execution.durations import longest_hold
 from lockstep.market.ledger import JobLedger, RoundLedger
 from lockstep.protocol.errors import Crashed, Unreachable, WrongBits
 from lockstep.protocol.jobs import NEVER, ZERO_ADDRESS, Phase

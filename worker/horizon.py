@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.execution.schedule import longest_hold
+from lockstep.execution.durations import longest_hold
 from lockstep.protocol.jobs import NEVER, Phase
 from lockstep.protocol.types import Seconds
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstep.base.lines import event
-from lockstep.market.acts import Act
+from lockstep.market.acts import Action
 from lockstep.market.ledger import Ledger
 from lockstep.protocol.types import JobId, Seconds
 from lockstep.runtime.sender import Sender
-from worker.parts import Taken
+from worker.parts import TrackedJob
 
 if TYPE_CHECKING:
     from worker.parts import WorkerParts
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class Leaving:
     """Leaves jobs that are over, and remembers those whose pay was withdrawn."""
 
-    def __init__(self, parts: WorkerParts, sender: Sender[Act]) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Action]) -> None:
         self._me = parts.address
         self._vault = parts.contracts.vault
         self._sender = sender
         self.done: set[JobId] = set()
 
-    def leave(self, taken: Taken, ledger: Ledger, kept: bool, now: Seconds) -> bool:
+    def leave(self, taken: TrackedJob, ledger: Ledger, kept: bool, now: Seconds) -> bool:
         """Withdraws the pay of a job that is done; returns True once nothing of this worker is at stake in it.
 
         `kept` is True if files of the job lie in this home.

@@ -17,7 +17,7 @@ from lockstep.base.durations import readable_seconds
 from lockstep.base.machine import readable
 from lockstep.base.naming import identified, short
 from lockstep.chain import gas
-from lockstep.execution import capacity, comparing, footprint, invalidity, schedule
+from lockstep.execution import capacity, comparing, durations, footprint, invalidity
 from lockstep.execution.box.loading import JobBox, Planned
 from lockstep.execution.footprint import Fitting
 from lockstep.execution.jobs import PROCESSOR_PATHS, load_programs, wire_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lockstep.base.settings import Settings
     from lockstep.chain.gas import Fees
     from lockstep.execution.capacity import ChainPace, Pace
-    from lockstep.execution.jobs import ClaimSchedule
+    from lockstep.execution.jobs import JobPrograms
     from lockstep.market.ledger import JobLedger
     from lockstep.protocol.jobs import JobParams, JobState
     from lockstep.storage import ContentStore
@@ -103,7 +103,7 @@ class JobOffer:
     @property
     def locked_seconds(self) -> int:
         """The longest time that a claim's stake is locked, if nobody challenges it and no round before it fails."""
-        return schedule.longest_round(self.params) + schedule.longest_hold(self.params)
+        return durations.longest_round(self.params) + durations.longest_hold(self.params)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the offer as JSON: amounts are decimal strings, durations are seconds."""
@@ -238,7 +238,7 @@ class _Look:
                 return None
 
     def _judged(
-        self, job: JobId, params: JobParams, box: JobBox, planned: Planned, fits: Fitting, programs: ClaimSchedule,
+        self, job: JobId, params: JobParams, box: JobBox, planned: Planned, fits: Fitting, programs: JobPrograms,
         wire: str, reasons: list[Note],
     ) -> MachineFit:  # fmt: skip
         """Compares the job with this machine's memory, pace and claims; appends a reason for each check that fails."""
@@ -280,11 +280,11 @@ class _Look:
                 reasons.append(Note("room", error.message))
         work = params.role.transitions * pace.step + pace.shown
         return MachineFit(
-            pace, how, planned.operations, work, schedule.prompt_round(params, work, self.chain.block),
+            pace, how, planned.operations, work, durations.prompt_round(params, work, self.chain.block),
             memory, _disk(programs, params, planned.results), None if share is None else share.total,
         )  # fmt: skip
 
-    def _estimated(self, box: JobBox, programs: ClaimSchedule) -> Pace:
+    def _estimated(self, box: JobBox, programs: JobPrograms) -> Pace:
         """Returns a job's estimated pace. A device's rates are measured in this process, once a child has planned the
         job."""
         s = self.settings
@@ -311,7 +311,7 @@ def account_time(account: Account) -> Seconds:
     return Seconds(account.contracts.vault.w3.eth.get_block("latest")["timestamp"])
 
 
-def _disk(programs: ClaimSchedule, params: JobParams, results: int) -> int:
+def _disk(programs: JobPrograms, params: JobParams, results: int) -> int:
     """Returns roughly the bytes on disk while the job runs: the dataset, checkpoints, payloads and states in
     progress."""
     dataset = footprint.WORD_BYTES * params.role.dataset_rows * params.role.row_length

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.execution.box import loading
-from lockstep.market.acts import Act
+from lockstep.market.acts import Action
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Seconds
 from lockstep.runtime.keyed_executor import KeyedExecutor
@@ -107,7 +107,7 @@ ComputeExecutor = KeyedExecutor[Hashable, Any]
 
 
 @dataclass
-class Taken:
+class TrackedJob:
     """A job that the worker takes part in."""
 
     ledger: JobLedger
@@ -119,11 +119,11 @@ class Taken:
     """True once the stake that its rounds lock was deposited."""
     view: JobView | None = None
     """The latest look."""
-    since: dict[Act, Seconds] = field(default_factory=dict)
+    since: dict[Action, Seconds] = field(default_factory=dict)
     """The chain time at which each act was first seen to be possible."""
 
 
-def claim_of(taken: Taken, r: RoundView, slot: int) -> ClaimId:
+def claim_of(taken: TrackedJob, r: RoundView, slot: int) -> ClaimId:
     """Returns the id of a slot's claim in the round's attempt.
 
     For MERGE_SLOT it is only the name of the round's merge in this home. The claim's real id contains the job's

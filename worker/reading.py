@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Market
 
 
-def look(
+def poll(
     market: Market, known: Ledger, ledger: JobLedger, params: JobParams, me: Address, now: Seconds, block: int
 ) -> JobView:
     """A job at `block`: its books, its rounds from the one before the first unsettled one on, and every other

@@ -22,30 +22,30 @@ from lockstep.chain.game_table import GameTable
 from lockstep.disputes.abandoned import Abandoned
 from lockstep.execution.box.handle import end_all
 from lockstep.execution.jobs import ClaimRun
-from lockstep.market.acts import Act
+from lockstep.market.acts import Action
 from lockstep.market.demands import Answers
 from lockstep.market.ledger import Ledger
 from lockstep.protocol.errors import DoctorError, FundsError, GuardRefused, LockstepError, TryLater, Unreachable
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.runtime.error_boundary import ErrorBoundary
 from lockstep.runtime.feewatch import FeeWatch, waiting_for_fee
 from lockstep.runtime.idle import IdleSince
-from lockstep.runtime.isolation import Isolation
 from lockstep.runtime.outage import Outage
 from lockstep.runtime.party import Head, HeadTracker
 from lockstep.runtime.sender import Sender
 from lockstep.runtime.staking import moment
 from worker import decide
-from worker.acting import Acting, Skills
-from worker.decide import JobView, Self
+from worker.acting import Acting, ActionHandlers
+from worker.decide import JobView, WorkerFacts
 from worker.horizon import free_by, latest
 from worker.leaving import Leaving
 from worker.notes import STOPPED, WORKING, Note, of_refusal
-from worker.parts import Taken, WorkerParts
+from worker.parts import TrackedJob, WorkerParts
 from worker.progress import Material, materials
-from worker.reading import look
+from worker.reading import poll
 from worker.taking import Jobs
-from worker.telling import WorkerTeller
+from worker.telling import WorkerEventPrinter
 
 log = structlog.get_logger(__name__)
 
@@ -65,16 +65,16 @@ class Worker:
         self._free = Wei(0)
         self._wake = threading.Event()
         self._asked_to_leave = 0
-        self._sender: Sender[Act] = Sender(parts.outbox)
-        self._skills = self.skills(self._sender, self._wake.set)
-        self._acting = Acting(parts, self._sender, self._skills)
+        self._sender: Sender[Action] = Sender(parts.outbox)
+        self._handlers = self.handlers(self._sender, self._wake.set)
+        self._acting = Acting(parts, self._sender, self._handlers)
         self._jobs = Jobs(parts, self._sender, self._wake.set, only)
         self._leaving = Leaving(parts, self._sender)
         self._answers = Answers(parts.contracts, parts.store, parts.address)
         table = GameTable(parts.contracts.game, parts.contracts.addresses.block)
         self._abandoned = Abandoned(table, parts.address)
-        self._teller = WorkerTeller(parts.address)
-        self._isolation = Isolation()
+        self._printer = WorkerEventPrinter(parts.address)
+        self._boundary = ErrorBoundary()
         self._outage = Outage(event)
         self._fees = FeeWatch(parts.outbox, event)
         self._head_tracker = HeadTracker(lambda: parts.party.head(), POLL_SECONDS)
@@ -84,9 +84,9 @@ class Worker:
         self._idle = IdleSince(fresh=not parts.outbox.keys(""))
         self._finality = FinalityTracker(lambda number: parts.party.relied(number))
 
-    def skills(self, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
+    def handlers(self, sender: Sender[Action], on_done: Callable[[], None]) -> ActionHandlers:
         """Returns the parts that carry out this worker's acts."""
-        return Skills.of(self.parts, sender, wake)
+        return ActionHandlers.of(self.parts, sender, on_done)
 
     # -- from outside
 
@@ -124,7 +124,7 @@ class Worker:
         finally:
             self._jobs.close()
             end_all()
-            self._skills.close()
+            self._handlers.close()
             self.parts.announcer.close()
 
     def _beat(self) -> None:
@@ -157,7 +157,7 @@ class Worker:
         event("ready", address=self.parts.address, node_key=self.parts.node.public.hex(), home=str(self.parts.home))
         for job in self._ledger.jobs.values():
             # INVARIANT: a claim of ours that was mined while this home was down is none of another home.
-            self._isolation.run(partial(self._skills.defence.adopt, job), job.id, job=job.id.hex())
+            self._boundary.run(partial(self._handlers.defence.adopt, job), job.id, job=job.id.hex())
         self._jobs.kept = {m.job for m in materials(self.parts.home)}
         reasons = watch.begin(self._ledger, head.time)
         if watch.until is not None:
@@ -167,7 +167,7 @@ class Worker:
         return head.number
 
     def _tick(self, began: int) -> None:
-        head = self._head_tracker.look()
+        head = self._head_tracker.poll()
         if head != self._loaded:
             self._load(began, head)
         # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
@@ -175,9 +175,9 @@ class Worker:
             for taken in list(self._jobs.taken.values()):
                 if taken.view is not None:
                     self._guarded(taken, partial(self._act, taken, taken.view))
-        self._skills.defence.defend(self._ledger, self._head, self._run_of)
+        self._handlers.defence.defend(self._ledger, self._head, self._run_of)
         # After the moves: a provider that is slow to name a block holds none of them up.
-        self._finality.look(head.number)
+        self._finality.poll(head.number)
 
     def _at_stake(self) -> tuple[int, int]:
         """Returns the number of this account's locked stakes and of the games about its claims."""
@@ -190,16 +190,16 @@ class Worker:
         events = [e for e in watcher.poll() if e.block > began]
         self._head = head
         watch.hear(events)
-        self._teller.tell(events, self._ledger)
+        self._printer.print_events(events, self._ledger)
         self._sender.settle()
         if watch.heard(self._ledger, self._now):
             self._register()
         self._free = self.parts.contracts.vault.free(self.parts.address)
         for over in self._jobs.take(self._ledger, self._free, not self._asked_to_leave, self._now):
-            self._skills.training.forget(over)
+            self._handlers.training.forget(over)
         for taken in self._jobs.taken.values():
             # Before a move is made that may need it.
-            self._guarded(taken, partial(self._skills.defence.adopt, taken.ledger))
+            self._guarded(taken, partial(self._handlers.defence.adopt, taken.ledger))
             self._guarded(taken, partial(self._look, taken))
         staked, games = self._at_stake()
         self._idle.see(bool(staked or games), watcher.block, self.parts.address in self._ledger.stakers)
@@ -209,7 +209,7 @@ class Worker:
 
     def _state(self) -> Note:
         """Returns the state of this process, which `worker status` shows."""
-        held = self._fees.look(self._head)
+        held = self._fees.poll(self._head)
         if self.parts.watch.until is not None:
             return Note("listening", "it listens whether another home uses its key", self.parts.watch.until)
         if self._asked_to_leave:
@@ -229,15 +229,15 @@ class Worker:
             return Note("hours", "--hours has it join nothing now", (self._now + closed + 30) // 60 * 60)
         return WORKING
 
-    def _look(self, taken: Taken) -> None:
+    def _look(self, taken: TrackedJob) -> None:
         market, number = self.parts.contracts.market, self._head.number
         me = self.parts.address
-        taken.view = look(market, self._ledger, taken.ledger, taken.params, me, self._now, number)
+        taken.view = poll(market, self._ledger, taken.ledger, taken.params, me, self._now, number)
 
-    def _guarded(self, taken: Taken, work: Callable[[], None]) -> None:
+    def _guarded(self, taken: TrackedJob, work: Callable[[], None]) -> None:
         """Runs work about one job. An error there stops the joining of this job; it ends the process only if the
         machine or the account is at fault and nothing is left that must be defended."""
-        error = self._isolation.run(work, taken.ledger.id, job=taken.ledger.id.hex())
+        error = self._boundary.run(work, taken.ledger.id, job=taken.ledger.id.hex())
         if error is None or isinstance(error, TryLater):
             return
         # INVARIANT: no job ends what defends the claims of others.
@@ -247,11 +247,11 @@ class Worker:
 
     def _run_of(self, material: Material) -> ClaimRun | None:
         taken = self._jobs.taken.get(material.job)
-        return None if taken is None else self._skills.training.run_of(material, taken)
+        return None if taken is None else self._handlers.training.run_of(material, taken)
 
     # -- decide, act
 
-    def _act(self, taken: Taken, view: JobView) -> None:
+    def _act(self, taken: TrackedJob, view: JobView) -> None:
         if taken.ledger.done and self._left(taken):
             return
         me = self._self(taken)
@@ -263,7 +263,7 @@ class Worker:
         for act in decide.ahead(view, me, self._sender.acts()):
             self._acting.do(taken, view, act, self._now)
 
-    def _self(self, taken: Taken) -> Self:
+    def _self(self, taken: TrackedJob) -> WorkerFacts:
         """Returns the facts about this worker that a decision needs; stakes first on a job that it would join."""
         me, job, draining = self.parts.address, taken.ledger.id, self._asked_to_leave > 0
         # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
@@ -271,15 +271,15 @@ class Worker:
         if refusal is not None:
             self.parts.notes.refused(job, of_refusal(refusal), self._now)
         joins = taken.joins and refusal is None
-        fit = joins and self._skills.admission.fits(taken, self._staked_on(), self._now)
+        fit = joins and self._handlers.admission.fits(taken, self._staked_on(), self._now)
         closed = self.parts.policy.closed_now() > 0
         if fit and not taken.staked and not draining and not closed:
-            self._skills.admission.stake(taken, self._free, bool(self._ledger.at_stake(me)), self._now)
+            self._handlers.admission.stake(taken, self._free, bool(self._ledger.at_stake(me)), self._now)
         if fit and taken.staked:
             self.parts.notes.joins(job)
         place = self._ledger.place(me, frozenset({taken.params.merge.aggregator}))
-        ready, held = self._skills.training.ready(taken), self._skills.bases.held(job)
-        return Self(
+        ready, held = self._handlers.training.ready(taken), self._handlers.bases.held(job)
+        return WorkerFacts(
             me,
             self._free,
             place,
@@ -291,18 +291,18 @@ class Worker:
             refusal is not None,
         )
 
-    def _staked_on(self) -> list[Taken]:
+    def _staked_on(self) -> list[TrackedJob]:
         """Returns the jobs of this account's live claims, one entry for each claim."""
         jobs = [self._ledger.places[claim][0] for claim in self._ledger.staked(self.parts.address)]
         return [self._jobs.taken[job] for job in jobs if job in self._jobs.taken]
 
-    def _left(self, taken: Taken) -> bool:
+    def _left(self, taken: TrackedJob) -> bool:
         """Withdraws a job's pay; returns True if the job is forgotten."""
         job = taken.ledger.id
         if not self._leaving.leave(taken, self._ledger, job in self._jobs.kept, self._now):
             return False
         self._jobs.kept.discard(job)
-        self._skills.training.forget(job)
+        self._handlers.training.forget(job)
         self._jobs.leave(job)
         return True
 
@@ -327,7 +327,7 @@ class Worker:
         except (Unreachable, TryLater):
             raise
         except LockstepError as error:
-            self._isolation.log(error, "answers")
+            self._boundary.log(error, "answers")
 
     # -- end
 
@@ -358,6 +358,6 @@ class Worker:
             event("staying", time=self._now, stakes=staked, games=games, until=until)
             free = "once the games end" if until is None else f"by {moment(until)} if nobody challenges"
             log.warning(f"the worker keeps running until nothing is at stake: {free}", stakes=staked, games=games)
-        if staked or games or not self._skills.defence.idle:
+        if staked or games or not self._handlers.defence.idle:
             return False
         return self._idle.at(self._finality.block)

@@ -17,7 +17,7 @@ from lockstep.execution import capacity, footprint, invalidity
 from lockstep.execution.footprint import Fitting
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import Job
-from lockstep.market.acts import Act
+from lockstep.market.acts import Action
 from lockstep.market.demands import Asks
 from lockstep.market.ledger import JobLedger, Ledger
 from lockstep.protocol.errors import (
@@ -32,12 +32,12 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.runtime.backoff import Backoff
+from lockstep.runtime.error_boundary import ErrorBoundary
 from lockstep.runtime.feewatch import waiting_for_fee
-from lockstep.runtime.isolation import Isolation
 from lockstep.runtime.keyed_executor import KeyedExecutor
 from lockstep.runtime.sender import Sender
 from worker.notes import Note, of_refusal
-from worker.parts import Taken
+from worker.parts import TrackedJob
 
 if TYPE_CHECKING:
     from worker.parts import WorkerParts
@@ -52,12 +52,14 @@ log = structlog.get_logger(__name__)
 class Jobs:
     """Tracks every job that is taken, being loaded, or refused."""
 
-    def __init__(self, parts: WorkerParts, sender: Sender[Act], wake: Callable[[], None], only: JobId | None) -> None:
+    def __init__(
+        self, parts: WorkerParts, sender: Sender[Action], on_done: Callable[[], None], only: JobId | None
+    ) -> None:
         self._parts = parts
         self._sender = sender
         self._only = only
-        self._loader: KeyedExecutor[JobId, Job] = KeyedExecutor("load", wake)
-        self._urgent: KeyedExecutor[JobId, Job] = KeyedExecutor("load-own", wake)
+        self._loader: KeyedExecutor[JobId, Job] = KeyedExecutor("load", on_done)
+        self._urgent: KeyedExecutor[JobId, Job] = KeyedExecutor("load-own", on_done)
         self._missing: Backoff[JobId] = Backoff(RETRY_SECONDS, MOST_SECONDS)
         self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         """Jobs that this machine cannot hold now: they are looked at again, in case memory comes free."""
@@ -68,8 +70,8 @@ class Jobs:
         self._undefendable: dict[JobId, Undefendable] = {}
         """Jobs that break a rule and whose proof is not on chain yet."""
         self._asks = Asks(parts.contracts, parts.address)
-        self._isolation = Isolation()
-        self.taken: dict[JobId, Taken] = {}
+        self._boundary = ErrorBoundary()
+        self.taken: dict[JobId, TrackedJob] = {}
         self.kept: set[JobId] = set()
         """Jobs that have files in this home."""
 
@@ -150,7 +152,7 @@ class Jobs:
             return
         assert loaded is not None, "it is over"
         joins = self._only in (None, job) and not known.done
-        self.taken[job] = Taken(known, loaded.params, loaded, joins=joins)
+        self.taken[job] = TrackedJob(known, loaded.params, loaded, joins=joins)
         self.kept.add(job)
 
     def _read(self, job: JobId, at_stake: bool) -> Job:
@@ -199,7 +201,7 @@ class Jobs:
             code, message = error.code, error.message
         else:
             code, message = "defect", f"{type(error).__name__} while it was loaded"
-            self._isolation.log(error, (job, "load"))
+            self._boundary.log(error, (job, "load"))
         self._parts.notes.refused(job, Note(code, message, again), now)
 
     def _ask_row(self, job: JobId, missing: RowMissing, free: Wei, now: Seconds) -> None:

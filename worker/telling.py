@@ -28,7 +28,7 @@ TOLD = {
 }
 
 
-class WorkerTeller:
+class WorkerEventPrinter:
     """Prints the chain's events that concern one account."""
 
     def __init__(self, me: Address) -> None:
@@ -36,7 +36,7 @@ class WorkerTeller:
         self._games: set[bytes] = set()
         """Games about this account's claims."""
 
-    def tell(self, events: Iterable[Event], ledger: Ledger) -> None:
+    def print_events(self, events: Iterable[Event], ledger: Ledger) -> None:
         """Prints the events that concern this account."""
         for e in events:
             tell(e, self._me, _holder(e, ledger), e.args.get("game") in self._games)

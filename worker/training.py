@@ -22,12 +22,12 @@ from lockstep.protocol.jobs import NO_SEED
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, JobId, Seconds, Seed
 from lockstep.runtime import merges
 from lockstep.runtime.backoff import Backoff
-from lockstep.runtime.guard.memory import Place
+from lockstep.runtime.guard.memory import RecordKey
 from lockstep.runtime.keyed_executor import Stopped
 from worker.bases import Bases
 from worker.computing import Trained, check_of, compute
 from worker.decide import RoundView
-from worker.parts import ComputeExecutor, Taken, claim_of
+from worker.parts import ComputeExecutor, TrackedJob, claim_of
 from worker.progress import Material, WorkFolder, materials
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ class Training:
         self._public: dict[JobId, PublicData] = {}
         """Read and written by the worker thread alone."""
 
-    def ready(self, taken: Taken) -> frozenset[tuple[int, int]]:
+    def ready(self, taken: TrackedJob) -> frozenset[tuple[int, int]]:
         """Returns (round, slot) of the claims that are computed."""
         rounds = taken.view.rounds if taken.view else ()
         own = ((r, slot) for r in rounds for slot in r.slots_of(self._parts.address))
         return frozenset((r.number, slot) for r, slot in own if self.trained(claim_of(taken, r, slot)) is not None)
 
-    def train(self, taken: Taken, r: RoundView, slot: int, now: Seconds) -> None:
+    def train(self, taken: TrackedJob, r: RoundView, slot: int, now: Seconds) -> None:
         """Starts to compute a slot's claim, unless that is under way."""
         claim = claim_of(taken, r, slot)
         if self.busy(claim, now):
@@ -83,7 +83,7 @@ class Training:
 
         self.begin(claim, work)
 
-    def merge(self, taken: Taken, r: RoundView, place: Place, now: Seconds) -> None:
+    def merge(self, taken: TrackedJob, r: RoundView, place: RecordKey, now: Seconds) -> None:
         """Starts to compute a round's merge and to bind it in the guard, unless that is under way."""
         # INVARIANT: what is computed is kept by what it follows from; its claim's id is known once it is mined.
         name = claim_of(taken, r, MERGE_SLOT)
@@ -118,7 +118,7 @@ class Training:
 
         self.begin(name, work)
 
-    def compute(self, taken: Taken, run: ClaimRun, claim: ClaimId, attempt: int, check: Random | None) -> Trained:
+    def compute(self, taken: TrackedJob, run: ClaimRun, claim: ClaimId, attempt: int, check: Random | None) -> Trained:
         """Computes a slot's claim, checks random words of it against the reference arithmetic, and saves what defends
         it. Runs on the worker thread."""
         folder = WorkFolder(self._parts.home, claim)
@@ -174,7 +174,7 @@ class Training:
             self._trained[claim] = done
         return self._trained.get(claim)
 
-    def run_of(self, material: Material, taken: Taken) -> ClaimRun | None:
+    def run_of(self, material: Material, taken: TrackedJob) -> ClaimRun | None:
         """Returns the computation behind a claim of this home, from its S_0 on disk or built anew; None if the chain
         does not know the claim."""
         kept = self._defence.states.start(material.claim, taken.job)

@@ -39,7 +39,7 @@ from lockstep.execution.merging import load_checkpoint, merged_again
 from lockstep.execution.quoting import SECONDS, Figures, figures_of
 from lockstep.execution.rates import price_of, slot_operations
 from lockstep.market.ledger import UNSEALED, Ledger, ledger_of
-from lockstep.numerics.validate import check_schedule
+from lockstep.numerics.validate import check_programs
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
 from lockstep.protocol.jobs import (
     NO_STATE,
@@ -184,7 +184,7 @@ class Network:
         chain = self.contracts.market.chain_times()
         params = _params(job, spec, chain)
         check_params(params, self.contracts.vault.unbond_seconds(), chain)
-        check_schedule(job.programs.step, job.programs.encode, job.programs.merge, job_of(params))
+        check_programs(job.programs.step, job.programs.encode, job.programs.merge, job_of(params))
         return Quote(job, spec, params, chain)
 
     def submit(self, quote: Quote, budget: Wei, nonce: int | None = None) -> JobHandle:
@@ -348,7 +348,7 @@ class JobHandle:
                     yield event
                     done = event.block if event.name == "JobDone" else None
             # INVARIANT: a job is over once the block that says so is relied on.
-            if done is not None and done <= finality.look(cursor.next_block - 1):
+            if done is not None and done <= finality.poll(cursor.next_block - 1):
                 return
             if not batch.events:
                 time.sleep(poll_seconds)

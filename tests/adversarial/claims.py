@@ -20,7 +20,7 @@ from lockstep.execution.jobs import ClaimRun, payload_of, slot_run
 from lockstep.market.held import HeldClaim
 from lockstep.market.replay import computed_word
 from lockstep.numerics.arrays import StepContext, to_array, to_bytes
-from lockstep.numerics.scalar import Op as Code
+from lockstep.numerics.scalar import Opcode as Code
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves

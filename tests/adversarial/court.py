@@ -31,7 +31,7 @@ from lockstep.chain.devnet import Devnet, Local
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.game_table import GameTable
 from lockstep.client import JobHandle, Network, connect
-from lockstep.disputes.player import Seat, Side
+from lockstep.disputes.player import GamePlayer, Side
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job, TrainingJob
 from lockstep.execution.merging import fetch_payloads, finish
@@ -438,10 +438,10 @@ class Court:
         """The games as the chain shows them."""
         return GameTable(self.contracts.game, self.contracts.addresses.block, self.contracts.market)
 
-    def seat(self, game: GameId, side: Side, held: Any, name: str) -> Seat:
+    def seat(self, game: GameId, side: Side, held: Any, name: str) -> GamePlayer:
         """A party at a game, playing as its program does; a court's players read it once."""
         self._table = self._table or self.table()
-        return Seat(game, side, held, self._table, lambda call, key: self.send(call, name))
+        return GamePlayer(game, side, held, self._table, lambda call, key: self.send(call, name))
 
     def challenger(self, game: GameId, held: Any, name: str = "verifier") -> Turn:
         """Who opened a game, playing from what it computed."""

@@ -19,7 +19,7 @@ from lockstep.disputes.player import Side
 from lockstep.execution import jobs
 from lockstep.execution.invalidity import proof
 from lockstep.market.held import HeldClaim
-from lockstep.numerics.scalar import Op as Code
+from lockstep.numerics.scalar import Opcode as Code
 from lockstep.presets import CHAINS
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves, openings

@@ -15,7 +15,7 @@ import numpy as np
 
 from lockstep.execution.jobs import ClaimRun, State
 from lockstep.numerics.arrays import to_bytes
-from lockstep.numerics.scalar import Op as Code
+from lockstep.numerics.scalar import Opcode as Code
 from lockstep.numerics.trace import StepTrace, materialise, tensor_root
 from lockstep.protocol.programs.program import Alias, Const, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import TensorRoot

@@ -63,7 +63,7 @@ def test_lies_about_a_model_of_ones_own_are_convicted_where_their_rows_say(court
 def test_every_lie_of_the_demo_is_in_the_table_and_in_the_documents() -> None:
     told = {cheat.demo for cheat in TABLE} - {""}
     assert told == set(CHEATS) - {"none"} == {*OF_SLOTS, *OF_MERGES, FALSE_CHALLENGE}
-    section = (ROOT / "docs/programs.md").read_text().partition("\n## Lies\n")[2].partition("\n## ")[0]
+    section = (ROOT / "docs/processes.md").read_text().partition("\n## Lies\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)) == set(CHEATS)
     assert [name for name in CHEATS if not re.search(rf"\b{name}\b", CHEAT_HELP)] == []
 

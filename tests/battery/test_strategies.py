@@ -22,7 +22,7 @@ from lockstep.demo.cheats.lies import cheat_of
 from lockstep.execution.jobs import TrainingJob
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
-from lockstep.numerics.validate import check_schedule
+from lockstep.numerics.validate import check_programs
 from lockstep.presets import Terms
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import Held, ProgramParts
@@ -253,7 +253,7 @@ def test_its_programs_can_be_defended(traced: Traced) -> None:
     roots = {name: part.root for name, part in zip(names, parts, strict=True)}
     shape = {"shared_depth": job.shared_depth, "payload_depth": job.payload_depth, "carry": int(job.carry)}
     params = replace(invalid.sound().job, **roots, **shape, slots=SLOTS, row_length=ROW)
-    check_schedule(programs.step, programs.encode, programs.merge, params)
+    check_programs(programs.step, programs.encode, programs.merge, params)
     assert defects.find(Held(params, parts)) is None
 
 

@@ -118,7 +118,7 @@ def test_staged_operands_give_the_same_word(arbiter: ChainArbiter, seed: int) ->
 def summing(*positions: int, entry: int) -> Op:
     """A scalar map of some words of one tensor of the state, each an operand of its own."""
     views = tuple(View(Tag.STATE, entry, position, ()) for position in positions)
-    sums = [Instr(scalar.Op.FADD, k and len(views) + k - 1, k + 1) for k in range(len(views) - 1)]
+    sums = [Instr(scalar.Opcode.FADD, k and len(views) + k - 1, k + 1) for k in range(len(views) - 1)]
     return Op(Kind.MAP, F32, (), views, instrs=tuple(sums))
 
 
@@ -177,7 +177,7 @@ def test_operand_that_is_not_earlier_is_refused(arbiter: ChainArbiter) -> None:
     """A descriptor that reads its own output: openings that verify do not help."""
     step = Maker(1).step()
     own = len(step.program.ops) - 1
-    op = Op(Kind.MAP, F32, (), (View(Tag.OP, own, 0, ()),), instrs=(Instr(scalar.Op.MOV, 0),))
+    op = Op(Kind.MAP, F32, (), (View(Tag.OP, own, 0, ()),), instrs=(Instr(scalar.Opcode.MOV, 0),))
     tensor = step.output(own)
     opening = Opening(
         tensor.header.encode(), tensor.leaf(0), tuple(merkle.proof(tensor.levels, 0)),

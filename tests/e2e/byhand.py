@@ -39,7 +39,7 @@ from lockstep.runtime.identity import NodeKey
 from lockstep.storage import ContentStore, open_store
 from lockstep.storage.payload import store_checkpoint
 from tests.support import toyjob
-from tests.support.passing import Passing
+from tests.support.advancing import Passing
 from tests.support.waiting import PATIENCE, wait
 
 WALLET = Wei(1_000 * 10**18)

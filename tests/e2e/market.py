@@ -24,7 +24,7 @@ from lockstep.chain.game_table import GameTable
 from lockstep.chain.keys import KEYSTORE, create_account
 from lockstep.chain.outbox import Outbox
 from lockstep.demo.processes import Group, Lie, Process
-from lockstep.disputes.player import Seat, Side
+from lockstep.disputes.player import GamePlayer, Side
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.execution.merging import RoundRecord, base_checkpoint, store_payload
@@ -299,7 +299,7 @@ class Market:
             for game in self.ledger().games.values():
                 for worker in self.workers:
                     if game.claim in worker.held and not worker.silent:
-                        seat = Seat(game.id, Side.DEFENDER, worker.held[game.claim], table, worker.outbox.send)
+                        seat = GamePlayer(game.id, Side.DEFENDER, worker.held[game.claim], table, worker.outbox.send)
                         seat.turn(Seconds(head["timestamp"]))
 
     # -- inside

@@ -25,7 +25,7 @@ from lockstep.chain.game_table import GameTable
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
 from lockstep.demo.processes import Lie, command
-from lockstep.disputes.player import Seat, Side
+from lockstep.disputes.player import GamePlayer, Side
 from lockstep.execution import jobs
 from lockstep.execution.jobs import Job, slot_run, trace_root
 from lockstep.execution.merging import base_checkpoint
@@ -38,7 +38,7 @@ from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Address, GameId, Seconds, Seed, Wei
 from lockstep.storage import ContentStore, open_store
 from tests.support import toyjob
-from tests.support.passing import Passing
+from tests.support.advancing import Passing
 from tests.support.waiting import PATIENCE, wait
 from worker.bases import RETRY_SECONDS
 
@@ -286,7 +286,9 @@ class Challenger:
         assert opening is not None, "the claim is wrong"
         game = GameId(contracts.game.read("gameIdOf", claim.id, self.address, 0))
         self.outbox.send(games.call(contracts.game, opening, game), "open")
-        seat = Seat(game, Side.CHALLENGER, held, GameTable(contracts.game, contracts.addresses.block), self.outbox.send)
+        seat = GamePlayer(
+            game, Side.CHALLENGER, held, GameTable(contracts.game, contracts.addresses.block), self.outbox.send
+        )
 
         def over() -> bool:
             seat.turn(self.market.now())

@@ -27,7 +27,7 @@ from types import ModuleType
 import numpy as np
 
 from lockstep.numerics import _native, polynomials
-from lockstep.numerics.scalar import ARITY, Op
+from lockstep.numerics.scalar import ARITY, Opcode
 from tests.support.scalar_vectors import Words, vectors
 
 SOURCE = Path(__file__).with_name("reference.cpp")
@@ -39,7 +39,7 @@ TABLE = (
 """Names of polynomials.py in the order of reference.cpp's Table."""
 
 MUTANTS = range(1, 18)
-UNARY = tuple(op for op in Op if ARITY[op] == 1)
+UNARY = tuple(op for op in Opcode if ARITY[op] == 1)
 ALL_WORDS = 1 << 32
 VECTORS_AT_ONCE = 1_000_000
 WORDS_AT_ONCE = 1 << 20
@@ -55,14 +55,14 @@ class Reference:
         table = np.array(np.hstack([getattr(polynomials, name) for name in TABLE]), dtype=np.uint32)
         self._library.set_table(_pointer(table))
 
-    def apply(self, op: Op, a: Words, b: Words, c: Words) -> Words:
+    def apply(self, op: Opcode, a: Words, b: Words, c: Words) -> Words:
         """op(a, b, c) element by element."""
         out = np.empty_like(a)
         operands = [_pointer(np.ascontiguousarray(w)) for w in (a, b, c)]
         self._library.apply_reference(int(op), *operands, _pointer(out), ctypes.c_size_t(len(a)))
         return out
 
-    def apply_from(self, op: Op, first: int, n: int) -> Words:
+    def apply_from(self, op: Opcode, first: int, n: int) -> Words:
         """op of the n words from `first` on; op reads one."""
         out = np.empty(n, np.uint32)
         self._library.apply_reference_from(int(op), ctypes.c_uint32(first), _pointer(out), ctypes.c_size_t(n))
@@ -76,7 +76,7 @@ class Kernels:
         """Of a library that `build_kernels` made."""
         self._library = ctypes.CDLL(str(library))
 
-    def apply(self, op: Op, a: Words, b: Words, c: Words) -> Words:
+    def apply(self, op: Opcode, a: Words, b: Words, c: Words) -> Words:
         """op(a, b, c) element by element."""
         out = np.empty_like(a)
         self._library.apply_kernels(int(op), *map(_pointer, (a, b, c, out)), ctypes.c_size_t(len(a)))
@@ -126,7 +126,7 @@ def _compiled(source: Path, library: Path, flags: Sequence[str]) -> Path:
 class Task:
     """A share of the work about one operation."""
 
-    op: Op
+    op: Opcode
     start: int
     """Of all words: the first one. Of vectors: their seed."""
     count: int
@@ -137,7 +137,7 @@ class Task:
 class Mismatch:
     """What a kernel path gave instead of the reference's word."""
 
-    op: Op
+    op: Opcode
     path: str
     a: int
     b: int
@@ -176,13 +176,13 @@ def _cases(reference: Reference, task: Task) -> Iterator[tuple[Words, Words, Wor
         yield a, zeros, zeros, reference.apply_from(task.op, first, len(zeros))
 
 
-def vector_tasks(op: Op, count: int) -> list[Task]:
+def vector_tasks(op: Opcode, count: int) -> list[Task]:
     """At least `count` vectors, in tasks of one seed each."""
     each = min(count, VECTORS_AT_ONCE)
     return [Task(op, seed, each, False) for seed in range(1, 1 + -(-count // each))]
 
 
-def word_tasks(op: Op, start: int = 0, count: int = ALL_WORDS) -> list[Task]:
+def word_tasks(op: Opcode, start: int = 0, count: int = ALL_WORDS) -> list[Task]:
     """All words from `start` on."""
     each = min(count, WORDS_PER_TASK)
     return [Task(op, first, each, True) for first in range(start, start + count, each)]
@@ -192,7 +192,7 @@ def word_tasks(op: Op, start: int = 0, count: int = ALL_WORDS) -> list[Task]:
 class Outcome:
     """Of one operation."""
 
-    op: Op
+    op: Opcode
     cases: int
     mismatches: tuple[Mismatch, ...]
     seconds: float
@@ -231,7 +231,7 @@ def main() -> int:
     parser.add_argument("--ops", default="", help="some operations, by name, with commas between")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
     arguments = parser.parse_args()
-    chosen = [Op[name.strip().upper()] for name in arguments.ops.split(",")] if arguments.ops else list(Op)
+    chosen = [Opcode[name.strip().upper()] for name in arguments.ops.split(",")] if arguments.ops else list(Opcode)
     tasks = [t for op in chosen for t in vector_tasks(op, arguments.vectors)] if arguments.vectors else []
     parts = [tasks, [t for op in chosen if op in UNARY for t in word_tasks(op)] if arguments.exhaustive else []]
     wrong, begin = 0, time.perf_counter()

@@ -24,11 +24,11 @@ from queue import Queue
 import numpy as np
 
 from benchmarks.float32 import WITHOUT_LIBRARY, Evm, evm
-from lockstep.numerics.scalar import ARITY, Op
+from lockstep.numerics.scalar import ARITY, Opcode
 from tests.primitives.battery import Mismatch, Reference, build
 from tests.support.scalar_vectors import Words, vectors
 
-OPS = tuple(op for op in Op if op not in WITHOUT_LIBRARY and not Op.IADD <= op <= Op.IMAX)
+OPS = tuple(op for op in Opcode if op not in WITHOUT_LIBRARY and not Opcode.IADD <= op <= Opcode.IMAX)
 """The operations that Float32.sol has a function for."""
 
 AT_ONCE = 1_000_000
@@ -71,7 +71,7 @@ SAMPLE = {1: Format(ALL, 2, 1), 2: Format(CHOSEN, 1, 1), 3: Format((0, 1, 103, 1
 class Task:
     """A share of one operation's cases."""
 
-    op: Op
+    op: Opcode
     start: int
     count: int
     format: Format | None
@@ -89,13 +89,13 @@ class Task:
         return a, b, c
 
 
-def vector_tasks(op: Op, count: int) -> list[Task]:
+def vector_tasks(op: Opcode, count: int) -> list[Task]:
     """At least `count` vectors, in tasks of one seed each."""
     each = min(count, AT_ONCE)
     return [Task(op, seed, each, None) for seed in range(1, 1 + -(-count // each))]
 
 
-def format_tasks(op: Op, formats: dict[int, Format]) -> list[Task]:
+def format_tasks(op: Opcode, formats: dict[int, Format]) -> list[Task]:
     """Every combination of the words of the format for this operation, each once."""
     own = formats[ARITY[op]]
     cases = len(own.words) ** ARITY[op]
@@ -115,7 +115,7 @@ def compare(chain: Evm, reference: Reference, task: Task) -> list[Mismatch]:
 class Outcome:
     """Of one operation."""
 
-    op: Op
+    op: Opcode
     cases: int
     mismatches: tuple[Mismatch, ...]
     seconds: float
@@ -151,7 +151,7 @@ def main() -> int:
     parser.add_argument("--ops", default="", help="some operations, by name, with commas between")
     parser.add_argument("--jobs", type=int, default=2, help="EVMs at a time (default 2)")
     arguments = parser.parse_args()
-    chosen = [Op[name.strip().upper()] for name in arguments.ops.split(",")] if arguments.ops else list(OPS)
+    chosen = [Opcode[name.strip().upper()] for name in arguments.ops.split(",")] if arguments.ops else list(OPS)
     parts = [
         ("vectors", [t for op in chosen for t in vector_tasks(op, arguments.vectors)] if arguments.vectors else []),
         ("reduced", [t for op in chosen for t in format_tasks(op, REDUCED)] if arguments.reduced else []),

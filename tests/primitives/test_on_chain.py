@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.float32 import FLOAT32, Evm, evm
-from lockstep.numerics.scalar import ARITY, Op
+from lockstep.numerics.scalar import ARITY, Opcode
 from tests.primitives import battery, on_chain
 from tests.primitives.battery import Reference
 from tests.primitives.on_chain import OPS, REDUCED, SAMPLE, Format
@@ -39,7 +39,7 @@ def assert_equal(chain: Evm, reference: Reference, tasks: list[on_chain.Task], c
 
 
 def test_every_function_of_the_library_is_an_operation() -> None:
-    others = {Op.I2F: "fromInt", Op.F2I: "toInt", Op.FCANON: "canonical"}
+    others = {Opcode.I2F: "fromInt", Opcode.F2I: "toInt", Opcode.FCANON: "canonical"}
     names = {others.get(op, op.name[1:].lower()) for op in OPS}
     chains = {"sum", "dot"}  # of add and fma: tests/forge/Float32.t.sol holds them to those
     assert names | chains == set(re.findall(r"function (\w+)\([^)]*\)\s+internal\s+pure", FLOAT32.read_text()))
@@ -54,14 +54,14 @@ def test_a_format_has_every_word_once() -> None:
 
 def test_tasks_cover_each_combination_once() -> None:
     own = Format((127, 128), 1, 0)
-    (task,) = on_chain.format_tasks(Op.FFMA, {3: own})
+    (task,) = on_chain.format_tasks(Opcode.FFMA, {3: own})
     triples = np.stack(task.operands, axis=1)
     assert len(triples) == len(np.unique(triples, axis=0)) == len(own.words) ** 3
 
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("op", OPS, **BY_NAME)
-def test_a_small_format_in_full_and_some_vectors(chain: Evm, reference: Reference, op: Op) -> None:
+def test_a_small_format_in_full_and_some_vectors(chain: Evm, reference: Reference, op: Opcode) -> None:
     tasks = [*on_chain.format_tasks(op, SAMPLE), *on_chain.vector_tasks(op, FEW)]
     assert_equal(chain, reference, tasks, len(SAMPLE[ARITY[op]].words) ** ARITY[op] + FEW)
 
@@ -70,7 +70,7 @@ def test_a_small_format_in_full_and_some_vectors(chain: Evm, reference: Referenc
 @pytest.mark.words
 @pytest.mark.timeout(HOURS)
 @pytest.mark.parametrize("op", OPS, **BY_NAME)
-def test_the_reduced_format_in_full(chain: Evm, reference: Reference, op: Op) -> None:
+def test_the_reduced_format_in_full(chain: Evm, reference: Reference, op: Opcode) -> None:
     tasks = on_chain.format_tasks(op, REDUCED)
     assert_equal(chain, reference, tasks, len(REDUCED[ARITY[op]].words) ** ARITY[op])
 
@@ -79,7 +79,7 @@ def test_the_reduced_format_in_full(chain: Evm, reference: Reference, op: Op) ->
 @pytest.mark.words
 @pytest.mark.timeout(HOURS)
 @pytest.mark.parametrize("op", OPS, **BY_NAME)
-def test_a_million_vectors(chain: Evm, reference: Reference, op: Op) -> None:
+def test_a_million_vectors(chain: Evm, reference: Reference, op: Opcode) -> None:
     assert_equal(chain, reference, on_chain.vector_tasks(op, MILLION), MILLION)
 
 
@@ -89,5 +89,5 @@ def test_a_wrong_line_shows_in_a_small_format(chain: Evm, reference: Reference) 
     line = "add(shl(sub(256, e), x), and(r, 1)), HALF)"
     assert line in source, "ties to even"
     mutant = chain.with_float32(source.replace(line, "shl(sub(256, e), x), HALF)", 1))
-    (outcome,) = on_chain.run([mutant], reference, on_chain.format_tasks(Op.FFMA, SAMPLE))
+    (outcome,) = on_chain.run([mutant], reference, on_chain.format_tasks(Opcode.FFMA, SAMPLE))
     assert outcome.mismatches, "some triple is half way"

@@ -14,7 +14,7 @@ from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder
 from lockstep.numerics.cuda import CudaExecutable
 from lockstep.numerics.cuda.emulator import Emulator
-from lockstep.numerics.scalar import ARITY, Op, apply
+from lockstep.numerics.scalar import ARITY, Opcode, apply
 from lockstep.protocol.programs.program import F32
 from tests.primitives import battery
 from tests.primitives.battery import MUTANTS, UNARY, Kernels, Reference, Task
@@ -38,7 +38,7 @@ def reference(library: Path) -> Reference:
     return Reference(library)
 
 
-def assert_is_the_specification(reference: Reference, op: Op, count: int) -> None:
+def assert_is_the_specification(reference: Reference, op: Opcode, count: int) -> None:
     a, b, c = vectors(op, count, seed=5)
     due = [apply(op, *words) for words in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)]
     np.testing.assert_array_equal(reference.apply(op, a, b, c), np.array(due, np.uint32))
@@ -49,8 +49,8 @@ def assert_is_the_specification(reference: Reference, op: Op, count: int) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(HOURS)
-@pytest.mark.parametrize("op", Op, **BY_NAME)
-def test_the_reference_is_the_specification_on_many_vectors(reference: Reference, op: Op) -> None:
+@pytest.mark.parametrize("op", Opcode, **BY_NAME)
+def test_the_reference_is_the_specification_on_many_vectors(reference: Reference, op: Opcode) -> None:
     assert_is_the_specification(reference, op, SAMPLE)
 
 
@@ -65,8 +65,8 @@ def test_the_reference_numbers_the_words_as_they_are(reference: Reference) -> No
 # --- the kernels ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", Op, **BY_NAME)
-def test_the_reference_is_the_specification_and_every_path_equals_it(reference: Reference, op: Op) -> None:
+@pytest.mark.parametrize("op", Opcode, **BY_NAME)
+def test_the_reference_is_the_specification_and_every_path_equals_it(reference: Reference, op: Opcode) -> None:
     assert_is_the_specification(reference, op, 500)
     assert battery.compare(reference, Task(op, 11, SAMPLE, exhaustive=False), (_native, portable)) == []
 
@@ -78,13 +78,13 @@ def test_maps_of_every_operation_equal_the_reference_wherever_they_run(reference
     given = [strange(np.random.default_rng(k), n) for k in range(3)]
     given[2][::2] = np.random.default_rng(3).integers(-40, 40, n // 2).astype(np.int32).view(np.float32)
     one, other = np.full(n, 0x3FC00000, np.uint32), np.full(n, 0xFFFFFFFD, np.uint32)
-    for op in Op:
-        reads = 0 if op == Op.IMM else ARITY[op]
+    for op in Opcode:
+        reads = 0 if op == Opcode.IMM else ARITY[op]
 
-        def apply_to(e: Expression, *x: int, op: Op = op, reads: int = reads) -> int:
+        def apply_to(e: Expression, *x: int, op: Opcode = op, reads: int = reads) -> int:
             return e.apply(op, *x[:reads]) if reads else e.imm(0x12345678)
 
-        def apply_to_one(e: Expression, x: int, op: Op = op, reads: int = reads) -> int:
+        def apply_to_one(e: Expression, x: int, op: Opcode = op, reads: int = reads) -> int:
             return e.apply(op, *(x, e.imm(0x3FC00000), e.imm(0xFFFFFFFD))[:reads]) if reads else e.imm(5)
 
         b.map((n,), [b.input(k) for k in range(3)], apply_to, name=op.name)
@@ -114,8 +114,8 @@ def test_maps_of_every_operation_equal_the_reference_wherever_they_run(reference
 
 @pytest.mark.slow
 @pytest.mark.timeout(HOURS)
-@pytest.mark.parametrize("op", Op, **BY_NAME)
-def test_every_path_equals_the_reference_on_ten_million_vectors(library: Path, op: Op) -> None:
+@pytest.mark.parametrize("op", Opcode, **BY_NAME)
+def test_every_path_equals_the_reference_on_ten_million_vectors(library: Path, op: Opcode) -> None:
     (outcome,) = battery.run(library, battery.vector_tasks(op, FULL), PROCESSES)
     assert outcome.cases >= FULL
     assert outcome.mismatches == ()
@@ -125,7 +125,7 @@ def test_every_path_equals_the_reference_on_ten_million_vectors(library: Path, o
 @pytest.mark.words
 @pytest.mark.timeout(HOURS)
 @pytest.mark.parametrize("op", UNARY, **BY_NAME)
-def test_every_path_equals_the_reference_on_all_words(library: Path, op: Op) -> None:
+def test_every_path_equals_the_reference_on_all_words(library: Path, op: Opcode) -> None:
     (outcome,) = battery.run(library, battery.word_tasks(op), PROCESSES)
     assert outcome.cases == 2**32
     assert outcome.mismatches == ()
@@ -133,7 +133,7 @@ def test_every_path_equals_the_reference_on_all_words(library: Path, op: Op) -> 
 
 def test_tasks_cover_all_words_once() -> None:
     ends = [0]
-    for task in battery.word_tasks(Op.FEXP):
+    for task in battery.word_tasks(Opcode.FEXP):
         assert task.start == ends[-1], "no gap, no overlap"
         ends.append(task.start + task.count)
     assert ends[-1] == 2**32
@@ -142,9 +142,9 @@ def test_tasks_cover_all_words_once() -> None:
 # --- that a wrong line shows ------------------------------------------------------------------------------------------
 
 
-def is_noticed(mutated: Reference | Kernels, judge: Callable[[Op, Words, Words, Words], Words]) -> bool:
+def is_noticed(mutated: Reference | Kernels, judge: Callable[[Opcode, Words, Words, Words], Words]) -> bool:
     """Whether some operation's vectors tell the two apart."""
-    for op in Op:
+    for op in Opcode:
         a, b, c = vectors(op, SAMPLE, seed=11)
         if not np.array_equal(mutated.apply(op, a, b, c), judge(op, a, b, c)):
             return True
@@ -154,7 +154,7 @@ def is_noticed(mutated: Reference | Kernels, judge: Callable[[Op, Words, Words, 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_line_of_the_reference_is_noticed(mutant: int, tmp_path: Path) -> None:
-    def kernels(op: Op, a: Words, b: Words, c: Words) -> Words:
+    def kernels(op: Opcode, a: Words, b: Words, c: Words) -> Words:
         return _native.apply_op(op, a, b, c, "scalar")
 
     assert is_noticed(Reference(battery.build(tmp_path, mutant)), kernels)

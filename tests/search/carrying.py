@@ -25,7 +25,7 @@ def step_program() -> Program:
     """[live, anchor, carry, clock] -> [8, anchor, 4 carry + slot + 1, clock]."""
     iota, slot = View(Tag.IOTA, 0, 7, ()), View(Tag.CONTEXT, 0, 1, ())
     one, four, carry = View(Tag.IOTA, 0, 1, ()), View(Tag.IOTA, 0, BASE, ()), View(Tag.STATE, 2, 0, ())
-    add, multiply = scalar.Op.IADD, scalar.Op.IMUL
+    add, multiply = scalar.Opcode.IADD, scalar.Opcode.IMUL
     ops = (
         Op(Kind.MAP, I32, (), (iota, one), instrs=(Instr(add, 0, 1),), cumulative=1),
         Op(

@@ -94,7 +94,7 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
                     scene.do(call)
                 elif not _is_unheard_of(scene, known, call):
                     scene.do(_as_it_stands(scene.state, call))
-            watch.look()
+            watch.poll()
             if script is None and _is_over(scene):
                 break
         _end(scene, parties, watch)
@@ -200,7 +200,7 @@ def _end(scene: Scene, parties: Sequence[Party], watch: Watch) -> None:
             scene.do(call)
         for call in _anybodys(scene, parties[0]):
             scene.do(call)
-        watch.look()
+        watch.poll()
 
 
 def _anybodys(scene: Scene, reader: Party) -> list[MarketCall]:

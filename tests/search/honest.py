@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator import decide as coordinating
-from lockstep.market.acts import Act, Do
+from lockstep.market.acts import Action, ActionKind
 from lockstep.market.ledger import ClaimRecord
 from lockstep.market.turns import COURTESY_SECONDS
 from lockstep.protocol import merkle
@@ -86,7 +86,7 @@ class Party:
     known: NamedWanderer
     """What everybody has published: claims, and the games' logs."""
     machine: Machine = field(default_factory=Machine)
-    since: dict[Act, Seconds] = field(default_factory=dict)
+    since: dict[Action, Seconds] = field(default_factory=dict)
     rows: dict[Digest, list[tuple[int, MarketCall]]] = field(default_factory=dict)
     rests: dict[tuple[AuditId, int], int] = field(default_factory=dict)
     """Duties that are not settled before this time."""
@@ -215,7 +215,7 @@ class Party:
         trained = frozenset(
             (r.number, slot) for r in view.rounds if r.phase == Phase.TRAINING for slot in r.slots_of(self.me)
         )
-        me = working.Self(
+        me = working.WorkerFacts(
             self.me, Wei(s.free[self.me]), WORKERS.index(self.me), trained=trained, base=base,
             draining=self.scene.setting.drains(self.me, b.number),
         )  # fmt: skip
@@ -225,26 +225,26 @@ class Party:
         for act in working.due(possible, self.since, b.time, working.rank(view, me), aggregated):
             yield from self._done(s, act)
 
-    def _done(self, s: State, act: Act) -> Iterator[MarketCall]:
+    def _done(self, s: State, act: Action) -> Iterator[MarketCall]:
         """The transaction of an act; none for what happens in the machine."""
         job, r, slot = self.scene.job, act.round, act.slot
         ro = s.rounds[job, r]
         claim = ids.claim_id(job, r, ro.attempt, slot)
 
         def call(*arguments: Any, contract: str = "JobMarket") -> MarketCall:
-            return MarketCall(contract, act.do.value, self.me, (job, *arguments))
+            return MarketCall(contract, act.kind.value, self.me, (job, *arguments))
 
-        match act.do:
-            case Do.START | Do.SEAL | Do.FINALIZE | Do.RELEASE:
+        match act.kind:
+            case ActionKind.START | ActionKind.SEAL | ActionKind.FINALIZE | ActionKind.RELEASE:
                 yield call(r)
-            case Do.JOIN | Do.LEAVE:
+            case ActionKind.JOIN | ActionKind.LEAVE:
                 yield call(r, slot)
-            case Do.COMMIT:
+            case ActionKind.COMMIT:
                 self.known.held.setdefault(claim, self.known.honest_claim(s, job, r, slot))
                 yield call(r, slot, ids.commitment(claim, self.me, self._opened(claim)))
-            case Do.REVEAL:
+            case ActionKind.REVEAL:
                 yield call(r, slot, self._opened(claim))
-            case Do.ATTEST:
+            case ActionKind.ATTEST:
                 mask = sum(
                     1 << k
                     for k in range(self.scene.setting.params.role.slots)
@@ -252,17 +252,17 @@ class Party:
                 )
                 digest = ids.receipt_hash(s.at.chain_id, s.at.market, job, r, ro.attempt, slot, mask)
                 yield call(r, [Receipt(slot, mask, sign(self.me, digest))])
-            case Do.DRAW:
+            case ActionKind.DRAW:
                 yield call(r, contract="Witnesses")
-            case Do.FREEZE:
+            case ActionKind.FREEZE:
                 yield call(r, self._bodies(s, r))
-            case Do.MERGE:
+            case ActionKind.MERGE:
                 yield from self._merge(s, r, act.rounds)
-            case Do.BACK:
+            case ActionKind.BACK:
                 yield call(r, act.rounds)
-            case Do.FINISH:
+            case ActionKind.FINISH:
                 yield call()
-            case Do.DEPOSIT:
+            case ActionKind.DEPOSIT:
                 yield MarketCall("StakeVault", "deposit", self.me, (act.amount,))
 
     def _opened(self, claim: ClaimId) -> Reveal:
@@ -341,7 +341,7 @@ class Party:
         wallet = (Wei(s.free[self.me]), Wei(s.balances[self.me]), Wei(s.credits[self.me]))
         for act in coordinating.decide(seen, coordinating.Decider(self.me, b.time, b.number, *wallet)):
             # Receipts are their owners' to send here, and what is earned stays where it is.
-            if act.do not in (Do.ATTEST, Do.DEMAND, Do.WITHDRAW):
+            if act.kind not in (ActionKind.ATTEST, ActionKind.DEMAND, ActionKind.WITHDRAW):
                 yield from self._done(s, act)
 
     # -- a verifier

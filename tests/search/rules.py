@@ -247,7 +247,7 @@ class Watch:
             if left_out and c.worker in self.scene.setting.honest and lacking:
                 raise Violation("a", f"{c.worker} is honest, and left out for a demand")
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """(c), (g), and who finds no seat: after each block."""
         s, scene = self.scene.state, self.scene
         for id_ in self.dead:

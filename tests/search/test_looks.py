@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.chain.contracts import Contracts
-from lockstep.market.acts import Act, Do
+from lockstep.market.acts import Action, ActionKind
 from lockstep.market.ledger import Ledger
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.calls import Block
@@ -16,8 +16,8 @@ from lockstep.protocol.market.state import State
 from lockstep.protocol.types import Address, Wei
 from tests.differential.test_ledger import played
 from tests.search.honest import Party
-from worker.decide import JobView, Self, acts
-from worker.reading import look
+from worker.decide import JobView, WorkerFacts, acts
+from worker.reading import poll
 
 
 @pytest.mark.sampled(1)
@@ -31,7 +31,7 @@ def test_a_worker_looks_at_a_state_as_it_does_through_web3(seed: int) -> None:
             assert params is not None
             owners = {c.worker for c in s.claims.values() if c.job == job}
             for me in sorted(owners)[:3]:
-                told = look(contracts.market, ledger, ledger.jobs[job], params, me, b.time, b.number)
+                told = poll(contracts.market, ledger, ledger.jobs[job], params, me, b.time, b.number)
                 scene: Any = SimpleNamespace(job=job, setting=SimpleNamespace(params=params))
                 mine = Party(me, scene, SimpleNamespace())._look(s, b)  # type: ignore[arg-type]
                 assert shown(mine) == shown(told)
@@ -42,9 +42,9 @@ def test_a_worker_looks_at_a_state_as_it_does_through_web3(seed: int) -> None:
     assert looks > 20
 
 
-def chosen(view: JobView, me: Address, s: State) -> list[Act]:
+def chosen(view: JobView, me: Address, s: State) -> list[Action]:
     """What it does; nobody looks for lists in the search."""
-    return [act for act in acts(view, Self(me, Wei(s.free[me]))) if act.do != Do.PUBLISH]
+    return [act for act in acts(view, WorkerFacts(me, Wei(s.free[me]))) if act.kind != ActionKind.PUBLISH]
 
 
 def shown(view: JobView) -> object:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lockstep.execution.jobs import ClaimSchedule
-from lockstep.numerics.scalar import Op as Opcode
+from lockstep.execution.jobs import JobPrograms
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.programs.program import Instr, Kind, Program
 from lockstep.protocol.programs.rules import MAX_INSTRS
@@ -27,7 +27,7 @@ def step_program() -> Program:
     return replace(good, ops=ops)
 
 
-def schedule() -> ClaimSchedule:
+def schedule() -> JobPrograms:
     """The toy job's Programs, the step this one."""
     return replace(toyjob.schedule(), step=step_program())
 

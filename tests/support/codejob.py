@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.numerics.scalar import Op as Code
+from lockstep.numerics.scalar import Opcode as Code
 from lockstep.protocol.programs.program import (
     CODES,
     F32,

@@ -54,7 +54,7 @@ def root_of(word: int) -> TensorRoot:
 def program(entries: int, outputs: tuple[tuple[int, int], ...]) -> Program:
     """7 + 1, from a state of so many entries; outputs as (kind, index)."""
     seven, one = View(Tag.IOTA, 0, 7, ()), View(Tag.IOTA, 0, 1, ())
-    op = Op(Kind.MAP, I32, (), (seven, one), instrs=(Instr(scalar.Op.IADD, 0, 1),), cumulative=1)
+    op = Op(Kind.MAP, I32, (), (seven, one), instrs=(Instr(scalar.Opcode.IADD, 0, 1),), cumulative=1)
     return Program((op,), (SCALAR,) * entries, tuple(Alias(kind, index) for kind, index in outputs))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from coordinator import reading
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.types import Address, ClaimId, JobId
-from lockstep.runtime.guard.memory import Place
+from lockstep.runtime.guard.memory import RecordKey
 
 JOB = JobId(b"j" * 32)
 NAME = reading.hex32(JOB)
@@ -28,7 +28,7 @@ class Held:
     def cached(self, claim: ClaimId) -> Any:
         return None if claim in self.far else claim
 
-    def held(self, place: Place, _: Any) -> Any:
+    def held(self, place: RecordKey, _: Any) -> Any:
         self.made.append(place.claim)
         return SimpleNamespace()
 

@@ -10,7 +10,7 @@ from eth_account.signers.local import LocalAccount
 from lockstep.chain import games as chain_games
 from lockstep.chain.contracts import Call
 from lockstep.chain.game_table import GameTable
-from lockstep.disputes.player import Seat, Side
+from lockstep.disputes.player import GamePlayer, Side
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.types import Address, ClaimId, GameId, Seed, StateRoot
 from tests.support import games
@@ -52,11 +52,11 @@ class Court:
         self.arena.begin(game, move)
         return game
 
-    def seat(self, game: GameId, side: Side, held: Any, watched: bool = False) -> Seat:
+    def seat(self, game: GameId, side: Side, held: Any, watched: bool = False) -> GamePlayer:
         contracts = self.arena.contracts
         table = GameTable(contracts.game, 0, contracts.market if watched else None)
         account = self.arena.worker if side is Side.DEFENDER else self.arena.challenger
-        return Seat(game, side, held, table, self.sender(account))
+        return GamePlayer(game, side, held, table, self.sender(account))
 
     def sender(self, account: LocalAccount) -> Any:
         self.keys: list[str] = getattr(self, "keys", [])

@@ -303,7 +303,7 @@ def _view(tag: Tag, index: int, *strides: int, offset: int = 0) -> View:
     return View(tag, index, offset, strides)
 
 
-S = scalar.Op
+S = scalar.Opcode
 FOUND = 8
 """Values that the folds find."""
 N, LENGTH, ROWS = 520, 300, 7

@@ -43,7 +43,7 @@ CLOCK, STEP_SECONDS = Seconds(120), Seconds(10)
 STAKE, BOND = Wei(1_000_003), Wei(10_007)
 """Odd amounts: every share leaves a remainder."""
 
-_ADD = scalar.Op.IADD
+_ADD = scalar.Opcode.IADD
 
 
 def _view(tag: Tag, index: int, *strides: int, offset: int = 0) -> View:

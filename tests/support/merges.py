@@ -11,7 +11,7 @@ from lockstep.execution.merging import Payload, RoundRecord, store_payload
 from lockstep.protocol import merkle
 from lockstep.protocol.market import state_roots
 from lockstep.protocol.types import Address, ClaimId, Digest, StateRoot
-from lockstep.runtime.guard.memory import GuardMemory, Place, Scope
+from lockstep.runtime.guard.memory import GuardMemory, RecordKey, Scope
 from lockstep.storage import ContentStore
 from tests.support import toyjob
 
@@ -36,7 +36,7 @@ def put(job: Job, store: ContentStore, payload: Tensors) -> Payload:
     return Payload(store_payload(job, store, payload), *job.payload_roots(payload))
 
 
-def merge_place(job: Job, refs: list[Payload | None]) -> Place:
+def merge_place(job: Job, refs: list[Payload | None]) -> RecordKey:
     """CLAIM, of a merge of the first round, which the contract has frozen with these payloads."""
     params = job.params
     mask = sum(1 << s for s, ref in enumerate(refs) if ref is not None)
@@ -47,7 +47,7 @@ def merge_place(job: Job, refs: list[Payload | None]) -> Place:
         params.genesis.shared, params.genesis.outer, roots, state_roots.mask_tensor(mask, params.role.slots),
         params.genesis.shared_depth, params.role.payload_depth,
     )  # fmt: skip
-    return Place(CLAIM, toyjob.SEED, StateRoot(merge_in))
+    return RecordKey(CLAIM, toyjob.SEED, StateRoot(merge_in))
 
 
 def frozen(refs: list[Payload | None]) -> tuple[RoundRecord]:

@@ -21,7 +21,7 @@ from lockstep.chain.contracts import Contract
 from lockstep.numerics import scalar
 from lockstep.numerics._native import apply_op
 from lockstep.numerics.arbiter import ReferenceArbiter
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import openings
 from lockstep.protocol.dispute.moves import Opening
@@ -29,7 +29,7 @@ from lockstep.protocol.dispute.openings import Known
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.merkle import LEAF_BYTES
 from lockstep.protocol.programs.program import CHUNK, F32, I32, PARTIALS, Fold, Instr, Kind, Tag, View
-from lockstep.protocol.programs.program import Op as KindOp
+from lockstep.protocol.programs.program import Opcode as KindOp
 from lockstep.protocol.types import Address, Digest
 from tests.support import games, recordings
 from tests.support.games import PlainStep
@@ -148,7 +148,7 @@ def refused() -> Iterator[tuple[str, Any, bytes]]:
         statement = replace(step.statement, **changed)
         return abi((statement, 5, descriptor, element, chunk, opened))
 
-    add = Instr(scalar.Op.IADD, 0, 0)
+    add = Instr(scalar.Opcode.IADD, 0, 0)
     plain = KindOp(Kind.MAP, I32, (4,), (IOTA,), instrs=(add,))
     total = KindOp(Kind.FOLD, I32, (4,), (ALONG,), (300,), Fold.ISUM)
     drawn = next(op for op in step.program.ops if op.kind == Kind.DRAW)
@@ -169,7 +169,11 @@ def refused() -> Iterator[tuple[str, Any, bytes]]:
         context = replace(plain, views=(View(Tag.CONTEXT, 0, position, (0,)),))
         yield "execute", ask(context), OUT_OF_RANGE
     yield "execute", ask(replace(plain, views=(), instrs=())), _error(OPCODE, Kind.MAP)
-    for instr in (Instr(scalar.Op.IADD, 1, 0), Instr(scalar.Op.IADD, 0, 1), Instr(scalar.Op.SELECT, 0, 0, 1)):
+    for instr in (
+        Instr(scalar.Opcode.IADD, 1, 0),
+        Instr(scalar.Opcode.IADD, 0, 1),
+        Instr(scalar.Opcode.SELECT, 0, 0, 1),
+    ):
         code = int.from_bytes(instr.encode(), "big")
         yield "execute", ask(replace(plain, instrs=(instr,))), _error(OPCODE, code)
     for opcode in (38, 64, 255):
@@ -231,7 +235,7 @@ def _refused_openings(step: PlainStep, ask: Any, plain: KindOp) -> Iterator[tupl
     yield "execute", ask(reads, (replace(whole, root_proof=whole.root_proof[::-1]),)), PROOF
     yield "execute", ask(reads, (whole, whole)), _error(OPENINGS, 2)
     # A leaf that operands share is opened once; each reads inside the tensor, whatever the leaf holds behind it.
-    both = (Instr(scalar.Op.IADD, 0, 1),)
+    both = (Instr(scalar.Opcode.IADD, 0, 1),)
     yield "execute", ask(replace(plain, views=(LEAF, LEAF), instrs=both), (whole, whole)), _error(OPENINGS, 2)
     long, roots = bytes(LEAF_BYTES), [*step.program.consts_levels[0]]
     roots[2] = Digest(merkle.tensor_root_of_tree(consts[2].header, merkle.leaf(long)))
@@ -256,7 +260,7 @@ def float32(words: int = WORDS_PER_OP) -> Iterator[bytes]:
     at = _creation(0)
     yield recordings.creation("Float32Harness.sol:Float32Harness", b"", at, DEPLOYER, 0)
     selector = keccak(b"results(uint256,bytes)")[:4]
-    for op in (op for op in Op if op not in WITHOUT_LIBRARY):
+    for op in (op for op in Opcode if op not in WITHOUT_LIBRARY):
         a, b, c = vectors(op, words, seed=21)
         packed = np.stack([a, b, c], axis=1).astype(">u4").tobytes()
         due = apply_op(int(op), a, b, c).astype(">u4").tobytes()

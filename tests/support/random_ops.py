@@ -148,11 +148,11 @@ class Maker:
 
     def _map(self, extents: tuple[int, ...]) -> Op:
         views = tuple(self.view(extents) for _ in range(self.rng.randint(0, 5)))
-        instrs = [Instr(scalar.Op.IMM, imm=self.word())]
+        instrs = [Instr(scalar.Opcode.IMM, imm=self.word())]
         for _ in range(self.rng.randint(1, 14)):
             written = len(views) + len(instrs)
             a, b, c = (self.rng.randrange(written) for _ in range(3))
-            instrs.append(Instr(self.rng.choice(list(scalar.Op)), a, b, c, self.rng.getrandbits(32)))
+            instrs.append(Instr(self.rng.choice(list(scalar.Opcode)), a, b, c, self.rng.getrandbits(32)))
         return Op(Kind.MAP, self.rng.choice((F32, I32)), extents, views, instrs=tuple(instrs))
 
     def step(self) -> PlainStep:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.numerics import polynomials as poly
-from lockstep.numerics.scalar import ARITY, Op, apply
+from lockstep.numerics.scalar import ARITY, Opcode, apply
 
 Words = npt.NDArray[np.uint32]
 _Class = Callable[[np.random.Generator, int], list[Words]]
@@ -32,10 +32,10 @@ SPECIAL: tuple[int, ...] = (*_POSITIVE, *(x | 0x80000000 for x in _POSITIVE))
 _INTEGERS = (
     0, 1, 2, 3, 7, 31, 32, 33, 255, 0xFFFF, 0x10000, 0x7FFFFFFE, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF,
 )  # fmt: skip
-_INTEGER_OPS = range(Op.IADD, Op.I2F + 1)
+_INTEGER_OPS = range(Opcode.IADD, Opcode.I2F + 1)
 
 
-def vectors(op: Op, n: int, seed: int) -> tuple[Words, Words, Words]:
+def vectors(op: Opcode, n: int, seed: int) -> tuple[Words, Words, Words]:
     """Operands (a, b, c) of `op`: three uint32[n], a function of (op, n, seed) alone.
 
     Operands that the operation does not read are zero. The special combinations come first, so a small n holds them
@@ -58,25 +58,25 @@ def vectors(op: Op, n: int, seed: int) -> tuple[Words, Words, Words]:
     return np.ascontiguousarray(a), np.ascontiguousarray(b), np.ascontiguousarray(c)
 
 
-def _classes(op: Op) -> list[_Class]:
+def _classes(op: Opcode) -> list[_Class]:
     if op in _INTEGER_OPS:
         return [_random, _small_integers]
-    extra: dict[Op, list[_Class]] = {
-        Op.FADD: [_near_opposite],
-        Op.FSUB: [_near_equal],
-        Op.FLT: [_near_equal],
-        Op.FLE: [_near_equal],
-        Op.FEQ: [_near_equal],
-        Op.FMIN: [_near_equal],
-        Op.FMAX: [_near_equal],
-        Op.FMUL: [_product_at_the_ends],
-        Op.FDIV: [_quotient_at_the_ends, _near_exact_quotient],
-        Op.FFMA: [_near_minus_product, _near_minus_product, _halfway_product, _product_at_the_ends],
-        Op.FSQRT: [_near_square],
-        Op.FEXP: [_exp_domain, _exp_reduction],
-        Op.FLOG: [_positive, _log_reduction],
-        Op.FTANH: [_tanh_domain, _tanh_boundary],
-        Op.F2I: [_near_integers],
+    extra: dict[Opcode, list[_Class]] = {
+        Opcode.FADD: [_near_opposite],
+        Opcode.FSUB: [_near_equal],
+        Opcode.FLT: [_near_equal],
+        Opcode.FLE: [_near_equal],
+        Opcode.FEQ: [_near_equal],
+        Opcode.FMIN: [_near_equal],
+        Opcode.FMAX: [_near_equal],
+        Opcode.FMUL: [_product_at_the_ends],
+        Opcode.FDIV: [_quotient_at_the_ends, _near_exact_quotient],
+        Opcode.FFMA: [_near_minus_product, _near_minus_product, _halfway_product, _product_at_the_ends],
+        Opcode.FSQRT: [_near_square],
+        Opcode.FEXP: [_exp_domain, _exp_reduction],
+        Opcode.FLOG: [_positive, _log_reduction],
+        Opcode.FTANH: [_tanh_domain, _tanh_boundary],
+        Opcode.F2I: [_near_integers],
     }
     return [_random, _sparse, _close_exponents, *extra.get(op, [])]
 
@@ -226,7 +226,7 @@ def _small_integers(rng: np.random.Generator, n: int) -> list[Words]:
 def golden() -> str:
     """The committed sample tests/vectors/float32.json: 16 vectors of each operation and the results."""
     rows: list[str] = []
-    for op in Op:
+    for op in Opcode:
         for a, b, c in zip(*(w.tolist() for w in vectors(op, 16, seed=2)), strict=True):
             words = [f"{w:08x}" for w in (a, b, c, apply(op, a, b, c))]
             rows.append(json.dumps([op.name.lower(), *words]))

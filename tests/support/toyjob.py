@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from lockstep.execution import jobs
-from lockstep.execution.jobs import ClaimSchedule, Job, TrainingJob
+from lockstep.execution.jobs import Job, JobPrograms, TrainingJob
 from lockstep.numerics.builder import ProgramBuilder, Tensor
 from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.presets import Terms
@@ -137,10 +137,10 @@ def merge_program(slots: int = SLOTS, carry: bool = False) -> Program:
     return b.finish([next_p, None, next_momentum, None])
 
 
-def schedule(steps: int = STEPS, carry: bool = False, *, integers: int = 0, slots: int = SLOTS) -> ClaimSchedule:
+def schedule(steps: int = STEPS, carry: bool = False, *, integers: int = 0, slots: int = SLOTS) -> JobPrograms:
     """The three Programs, for rounds of `steps` steps. The payload of a job's only slot is as deep as its base."""
     encode = encode_program_of(carry, wide=slots == 1)
-    return ClaimSchedule(step_program(steps, integers=integers), encode, merge_program(slots, carry))
+    return JobPrograms(step_program(steps, integers=integers), encode, merge_program(slots, carry))
 
 
 def genesis() -> Checkpoint:

@@ -21,11 +21,11 @@ from lockstep.training import evaluation, job
 from lockstep.training.models import describe
 
 
-def _once(traced: Callable[..., job.Programs]) -> Callable[..., job.Programs]:
+def _once(traced: Callable[..., job.TracedPrograms]) -> Callable[..., job.TracedPrograms]:
     """The function, which remembers what it gave for a registered model of the same description, weights apart."""
-    parameters, held = signature(traced), dict[Any, job.Programs]()
+    parameters, held = signature(traced), dict[Any, job.TracedPrograms]()
 
-    def build(*given: Any, **named: Any) -> job.Programs:
+    def build(*given: Any, **named: Any) -> job.TracedPrograms:
         bound = parameters.bind(*given, **named)
         bound.apply_defaults()
         model, *others = bound.arguments.values()

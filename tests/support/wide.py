@@ -38,7 +38,7 @@ def program() -> Program:
     for k, header in enumerate(made):
         view = View(Tag.IOTA, 0, 7, tuple(1 for _ in header.shape))
         cumulative = sum(h.elements for h in made[: k + 1])
-        instrs = (Instr(scalar.Op.IADD, 0, 0),)
+        instrs = (Instr(scalar.Opcode.IADD, 0, 0),)
         ops.append(Op(Kind.MAP, header.dtype, header.shape, (view,), instrs=instrs, cumulative=cumulative))
     empty, op, state = Alias.EMPTY_KIND, Alias.OP_KIND, Alias.STATE_KIND
     outputs = ((op, 0), (op, 1), (state, 2), (state, 3), (op, 2), (empty, 0), (op, 3), (empty, 0))

@@ -13,7 +13,7 @@ from lockstep.protocol.types import Address, ClaimId, JobId
 from lockstep.runtime.refusals import Refusals
 from lockstep.storage import ContentStore
 from worker.notes import Notes
-from worker.parts import Taken, WorkerParts
+from worker.parts import TrackedJob, WorkerParts
 from worker.policy import Policy
 
 ME, OTHER = (Address("0x" + c * 40) for c in "ab")
@@ -34,9 +34,9 @@ def bare_parts(home: Path, store: ContentStore) -> WorkerParts:
     return found  # type: ignore[no-any-return]
 
 
-def taken_of(job: Job) -> Taken:
+def taken_of(job: Job) -> TrackedJob:
     """A job as it is taken."""
-    return Taken(JobLedger(job.id, OTHER, 0), job.params, job)
+    return TrackedJob(JobLedger(job.id, OTHER, 0), job.params, job)
 
 
 def put_at_stake(ledger: Ledger, job: JobId, claim: ClaimId = CLAIM) -> None:

@@ -26,11 +26,11 @@ from lockstep.runtime.sender import Sender
 from verifier.choosing import Backlog
 from verifier.demanding import Demander
 from verifier.journal import Journal
-from verifier.lists import Lists
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
+from verifier.root_lists import Lists
 from verifier.staking import Wallet
-from verifier.telling import Teller
+from verifier.telling import EventPrinter
 from verifier.witness.attesting import Attester, Judgement
 from verifier.witness.decide import DutyAct, decided, next_act, owes, round_of, staked, to_draw
 from verifier.witness.enrolling import Enrolment, Trial
@@ -43,7 +43,7 @@ class Duties:
 
     def __init__(
         self, party: Party, journal: Journal, sender: Sender[None], wallet: Wallet, demander: Demander,
-        backlog: Backlog, lists: Lists, teller: Teller,
+        backlog: Backlog, lists: Lists, printer: EventPrinter,
     ) -> None:  # fmt: skip
         """`backlog` replays suspects to their end, and has them challenged if they are wrong."""
         self._jobs = loaded = LoadedJobs(party, loading.load)
@@ -54,11 +54,11 @@ class Duties:
         self._backlog = backlog
         self._executor: KeyedExecutor[Trial | Look | Judgement, object] = KeyedExecutor("witness")
         """One thread; work is started only while it is free."""
-        self._enrolment = Enrolment(party, journal, loaded, self._executor, sender, wallet, teller)
+        self._enrolment = Enrolment(party, journal, loaded, self._executor, sender, wallet, printer)
         self._looker = Looker(
-            party, journal, loaded, self._executor, self._enrolment, demander, backlog, sender, teller
+            party, journal, loaded, self._executor, self._enrolment, demander, backlog, sender, printer
         )
-        self._speaker = Speaker(party, journal, self._enrolment, backlog, lists, sender, teller)
+        self._speaker = Speaker(party, journal, self._enrolment, backlog, lists, sender, printer)
         self._attester = Attester(party, loaded, self._executor, demander, sender)
         self._turns = Turns(party.address)
         self._inclusion: Seconds | None = None
@@ -123,7 +123,7 @@ class Duties:
         if duty.status == DutyStatus.DIFFERED:
             self._backlog.suspect(round_of(view.ledger, audit)[1].claims[duty.slot])
         if act is DutyAct.LOOK:
-            self._looker.look(view, audit, i)
+            self._looker.poll(view, audit, i)
         elif act is DutyAct.SPEAK:
             self._speaker.speak(view, audit, i)
 

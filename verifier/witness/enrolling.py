@@ -30,7 +30,7 @@ from verifier.journal import Journal
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
 from verifier.staking import Wallet
-from verifier.telling import Teller
+from verifier.telling import EventPrinter
 
 LINKS = 4096
 """Preimages in a hash chain: one for each duty."""
@@ -56,7 +56,7 @@ class Enrolment:
 
     def __init__(
         self, party: Party, journal: Journal, jobs: LoadedJobs, executor: KeyedExecutor[Any, Any], sender: Sender[None],
-        wallet: Wallet, teller: Teller,
+        wallet: Wallet, printer: EventPrinter,
     ) -> None:  # fmt: skip
         """`executor` tries jobs while it is free."""
         self._party = party
@@ -65,7 +65,7 @@ class Enrolment:
         self._executor = executor
         self._sender = sender
         self._wallet = wallet
-        self._teller = teller
+        self._printer = printer
         self._fit: set[JobId] = set()
         """Jobs whose duties this machine can do in time."""
         self._refused: set[JobId] = set()
@@ -102,7 +102,7 @@ class Enrolment:
         except Crashed as error:
             # INVARIANT: a job whose Programs end what runs them is not tried again, in no later process either.
             self._ended.record(job, error)
-            self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
+            self._printer.print_event("refused", job=job.hex(), code=error.code, message=error.message)
         except (Unfit, ProgramInvalid) as error:
             # A slow machine may have been busy; a Program stays what it is.
             if isinstance(error, Unfit):
@@ -111,7 +111,7 @@ class Enrolment:
                 self._given_up.add(job)
             if job not in self._refused:
                 self._refused.add(job)
-                self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
+                self._printer.print_event("refused", job=job.hex(), code=error.code, message=error.message)
         except LockstepError as error:
             log.warning(
                 "this account cannot enrol as a witness of a job yet", job=job.hex(), why=error.message, hint=error.hint
@@ -153,7 +153,7 @@ class Enrolment:
         # INVARIANT: the chain's bottom is on disk before anybody sees its top.
         self._journal.keep_chain(top, secret)
         if self._sender.attempt(f"witness/enrol/{top.hex()}", self._party.contracts.witnesses.enrol(job, top)):
-            self._teller.tell("enrolled", job=job.hex())
+            self._printer.print_event("enrolled", job=job.hex())
 
     def _retire(self, view: MarketView, job: JobLedger) -> None:
         contract, me = self._party.contracts.witnesses, self._party.address

@@ -32,7 +32,7 @@ from verifier.demanding import Demander
 from verifier.journal import Journal, Observation
 from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
-from verifier.telling import Teller
+from verifier.telling import EventPrinter
 from verifier.witness.decide import left_out, round_of
 from verifier.witness.enrolling import LOAD_SECONDS, Enrolment
 
@@ -80,7 +80,7 @@ class Looker:
 
     def __init__(
         self, party: Party, journal: Journal, jobs: LoadedJobs, executor: KeyedExecutor[Any, Any], enrolment: Enrolment,
-        demander: Demander, backlog: Backlog, sender: Sender[None], teller: Teller,
+        demander: Demander, backlog: Backlog, sender: Sender[None], printer: EventPrinter,
     ) -> None:  # fmt: skip
         self._party = party
         self._journal = journal
@@ -89,7 +89,7 @@ class Looker:
         self._enrolment = enrolment
         self._demander = demander
         self._sender = sender
-        self._teller = teller
+        self._printer = printer
         self._backlog = backlog
         self._backoff: Backoff[Look] = Backoff(LOAD_SECONDS)
         self._asked: set[ClaimId] = set()
@@ -98,7 +98,7 @@ class Looker:
         """Claims whose missing carry must be computed again: its owner showed it on chain, or no demand was
         possible."""
 
-    def look(self, view: MarketView, audit: AuditLedger, i: int) -> None:
+    def poll(self, view: MarketView, audit: AuditLedger, i: int) -> None:
         """Commits to the kept result of a duty's replay, or starts that replay."""
         seen = self._journal.observation(audit.id, i, audit.state.beacon)
         look = Look(audit.id, i)
@@ -160,7 +160,9 @@ class Looker:
         salt = Digest(token_bytes(32))
         found = Observation(audit.id, i, audit.state.beacon, salt, seen.roots, seen.u, seen.leaf)
         self._journal.keep_observation(found)
-        self._teller.tell("looked", audit=audit.id.hex(), duty=i, t=len(seen.roots), seconds=round(seen.seconds, 3))
+        self._printer.print_event(
+            "looked", audit=audit.id.hex(), duty=i, t=len(seen.roots), seconds=round(seen.seconds, 3)
+        )
 
     def _demand(self, record: ClaimRecord) -> None:
         """Demands the carry that a claim starts from, so that its owner shows it or is excluded: computing it again may

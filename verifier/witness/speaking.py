@@ -21,9 +21,9 @@ from lockstep.runtime.party import Party
 from lockstep.runtime.sender import Sender
 from verifier.choosing import Backlog
 from verifier.journal import Journal, Observation
-from verifier.lists import Lists, OnItsWay
 from verifier.reading import MarketView
-from verifier.telling import Teller
+from verifier.root_lists import Lists, OnItsWay
+from verifier.telling import EventPrinter
 from verifier.witness.decide import agrees, round_of
 from verifier.witness.enrolling import Enrolment
 from verifier.witness.looking import RETRY_SECONDS
@@ -36,7 +36,7 @@ class Speaker:
 
     def __init__(
         self, party: Party, journal: Journal, enrolment: Enrolment, backlog: Backlog, lists: Lists,
-        sender: Sender[None], teller: Teller,
+        sender: Sender[None], printer: EventPrinter,
     ) -> None:  # fmt: skip
         """`backlog` replays suspects to their end."""
         self._party = party
@@ -45,7 +45,7 @@ class Speaker:
         self._backlog = backlog
         self._lists = lists
         self._sender = sender
-        self._teller = teller
+        self._printer = printer
         self._replayed: dict[tuple[ClaimId, TraceRoot], Replay] = {}
         """Full replays of suspects, by claim and trace: a claim that reappears with another trace is replayed again."""
         self._backoff: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
@@ -127,7 +127,7 @@ class Speaker:
         self._sender.try_again(key, self._party.contracts.witnesses.reveal(audit.id, i, word))
         if key not in self._told:
             self._told.add(key)
-            self._teller.tell(
+            self._printer.print_event(
                 "witnessed", claim=record.id.hex(), round=record.round, slot=record.slot, t=len(seen.roots),
                 verdict="agrees" if word.agrees else "differs",
             )  # fmt: skip

@@ -6,12 +6,12 @@ import json
 import sys
 from typing import Any
 
-from lockstep.base.legible import legible
+from lockstep.base.escaping import legible
 from lockstep.base.redaction import scrubbed
 
 
 def event(name: str, /, **fields: Any) -> None:
-    """Prints one event as a line of JSON (docs/programs.md)."""
+    """Prints one event as a line of JSON (docs/processes.md)."""
     write({"event": name, **fields})
 
 

@@ -35,7 +35,7 @@ MAX_PASSWORD_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Settings:
-    """Options that every process takes (docs/programs.md)."""
+    """Options that every process takes (docs/processes.md)."""
 
     rpc: str = field(repr=False)
     """URLs, by commas; each may hold a key: `base.redaction.redacted` says what of it may be shown."""

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from lockstep.chain import answers, artifacts, reverts, signatures
+from lockstep.chain import artifacts, reverts, rpc_answers, signatures
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.protocol.errors import ChainError, Malformed
 from lockstep.protocol.hashing import keccak
@@ -165,7 +165,7 @@ class Contract:
 
         try:
             # INVARIANT: no endpoint ends a process by a revert where the contract has none: another one is asked.
-            with answers.awaiting(values, reverts=f"{self.artifact.name}.{function}" not in NEVER_REVERT):
+            with rpc_answers.awaiting(values, reverts=f"{self.artifact.name}.{function}" not in NEVER_REVERT):
                 found = values(_answer(self.w3, called, block))
         except ContractLogicError as failure:
             raise reverts.decode(revert_data(failure)) from failure

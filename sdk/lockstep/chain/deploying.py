@@ -20,8 +20,8 @@ from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call
 from lockstep.chain.deployment import GAS, Creation, Plan, plan
+from lockstep.chain.known_chains import facts_of, require_no_arb_sys, require_own_blocks
 from lockstep.chain.outbox import Outbox
-from lockstep.chain.stacks import facts_of, require_no_arb_sys, require_own_blocks
 from lockstep.chain.verifying import verify
 from lockstep.protocol.errors import ChainError, FundsError, UsageError
 from lockstep.protocol.hashing import keccak

@@ -26,7 +26,7 @@ class FinalityTracker:
     none.
 
     >>> finality = FinalityTracker(lambda head: head - 3)
-    >>> finality.block, finality.look(10), finality.look(10), finality.block
+    >>> finality.block, finality.poll(10), finality.poll(10), finality.block
     (-1, 7, 7, 7)
     """
 
@@ -38,7 +38,7 @@ class FinalityTracker:
         self.block = -1
         """The last known final block; negative if there is none."""
 
-    def look(self, head: int) -> int:
+    def poll(self, head: int) -> int:
         """Returns the last final block of a chain whose head is `head`."""
         if head == self._head:
             return self.block

@@ -25,9 +25,9 @@ import structlog
 
 from lockstep.base.redaction import hide, redacted, urls_of
 from lockstep.base.vitals import VITALS
-from lockstep.chain import answers
-from lockstep.chain.answers import Answer
-from lockstep.chain.stacks import require_own_blocks
+from lockstep.chain import rpc_answers
+from lockstep.chain.known_chains import require_own_blocks
+from lockstep.chain.rpc_answers import Answer
 from lockstep.protocol.errors import ChainError, Malformed, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SEC
     """Connects web3 to a comma-separated list of http(s) URLs.
 
     Raises `UsageError` for an invalid URL, `Unreachable` if no endpoint answers, `ChainError` if one is of another
-    chain than `chain_id` (by default the first endpoint's), or of a chain that no market can run on (`chain.stacks`).
-    Every later request raises `Unreachable` when all endpoints fail.
+    chain than `chain_id` (by default the first endpoint's), or of a chain that no market can run on
+    (`chain.known_chains`). Every later request raises `Unreachable` when all endpoints fail.
     """
     import web3  # noqa: F401  (it raises the limit, once)
 
@@ -192,9 +192,9 @@ class Endpoint:
         if "error" in answer:
             return answer
         try:
-            found = answers.result(method, answer["result"])
+            found = rpc_answers.result(method, answer["result"])
             if method == "eth_call":
-                answers.called(found)
+                rpc_answers.called(found)
             return {**answer, "result": found}
         except Malformed as malformed:
             VITALS.count("rpc_errors", self.name)
@@ -224,8 +224,8 @@ class Endpoint:
                 while piece := response.raw.read1(PIECE_BYTES, decode_content=True):
                     body += piece
                     # INVARIANT: an answer is bounded in bytes, unpacked, and in time.
-                    if len(body) > answers.MAX_ANSWER_BYTES:
-                        why = Failure(f"more than {answers.MAX_ANSWER_BYTES >> 20} MiB", status=413, passes=False)
+                    if len(body) > rpc_answers.MAX_ANSWER_BYTES:
+                        why = Failure(f"more than {rpc_answers.MAX_ANSWER_BYTES >> 20} MiB", status=413, passes=False)
                         break
                     if time.monotonic() > end:
                         why = Failure("it answers too slowly", timed_out=True)
@@ -237,7 +237,7 @@ class Endpoint:
             raise why
         right = 200 <= status < 300
         try:
-            told = answers.framed(bytes(body))
+            told = rpc_answers.framed(bytes(body))
         except Malformed as malformed:
             raise (Failure(f"no JSON-RPC: {malformed.message}") if right else _refused(status, after)) from None
         # Some put the JSON-RPC error into an HTTP error: it says more.
@@ -268,9 +268,9 @@ def _trouble(method: str, params: Any, answer: Answer) -> str:
     known = next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")
     if method == "eth_call":
         by_code = "data" in error or error.get("code") == REVERTED or any(words in text for words in CODE_WORDS)
-        if not answers.may_revert():
+        if not rpc_answers.may_revert():
             return known or f"of a read that never fails it says: {text}"
-        return known or ("" if by_code or not answers.awaited() else text)
+        return known or ("" if by_code or not rpc_answers.awaited() else text)
     # A call may be refused for what it asks; a number, a balance or a block may not.
     return known or ("" if params and params[0] in NAMED else text)
 

@@ -156,7 +156,7 @@ def verify(
 def addresses(flags: ChainFlags, as_json: Json = False) -> None:
     """Show the contracts' addresses and the facts about their chain; sends no request."""
     from lockstep.chain.addresses import Addresses
-    from lockstep.chain.stacks import facts_of
+    from lockstep.chain.known_chains import facts_of
 
     at = Addresses.load(flags.settings().deployment)
     facts = facts_of(at.chain_id)
@@ -173,7 +173,7 @@ def _row(each: dict[str, Any]) -> dict[str, Any]:
 def _wanted(chain_id: int, token: str | None, unbond: str, chain: str | None) -> Wanted:
     from lockstep.base.naming import address_of, nearest
     from lockstep.chain.deploying import Wanted
-    from lockstep.chain.stacks import facts_of
+    from lockstep.chain.known_chains import facts_of
     from lockstep.presets import CHAINS
 
     facts = facts_of(chain_id)
@@ -199,7 +199,7 @@ def _simulate(w3: Any, wanted: Wanted, coin_price: float | None, as_json: bool) 
 
     from lockstep.chain import deploying
     from lockstep.chain.fees import PROFILES, measured
-    from lockstep.chain.stacks import facts_of
+    from lockstep.chain.known_chains import facts_of
     from lockstep.protocol.types import Address
 
     nobody = Address("0x" + "00" * 19 + "01")

@@ -15,7 +15,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from lockstep.base.amounts import tokens
-from lockstep.base.legible import on_one_line
+from lockstep.base.escaping import on_one_line
 from lockstep.base.lines import event
 from lockstep.base.naming import short
 from lockstep.cli.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from lockstep.base import lines
-from lockstep.base.legible import indented
+from lockstep.base.escaping import indented
 from lockstep.protocol.errors import LockstepError, UsageError
 
 SCHEMA = "lockstep/1"

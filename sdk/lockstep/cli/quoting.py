@@ -10,14 +10,14 @@ from lockstep.base.amounts import tokens
 from lockstep.base.durations import readable_seconds
 from lockstep.chain.fees import PROFILES, cover, sums
 from lockstep.chain.gas import PERMIT_GAS, VERBS, Fees
-from lockstep.chain.stacks import facts_of
-from lockstep.execution import schedule
+from lockstep.chain.known_chains import facts_of
+from lockstep.execution import durations
 from lockstep.presets import MAINNET
 from lockstep.protocol.types import Wei
 from lockstep.runtime.party import pace_of
 
 if TYPE_CHECKING:
-    from lockstep.chain.stacks import ChainFacts
+    from lockstep.chain.known_chains import ChainFacts
     from lockstep.client import Network, Quote
     from lockstep.execution.quoting import Figures
     from lockstep.protocol.jobs import Pricing
@@ -126,7 +126,7 @@ def terms_of(net: Network, quote: Quote, figures: Figures, fees: Fees) -> Quoted
         operations=quote.operations,
         tokens=drawn,
         fees=fees,
-        expected=schedule.prompt_job(params, figures.round_seconds, pace.block),
-        longest=schedule.longest_job(params),
+        expected=durations.prompt_job(params, figures.round_seconds, pace.block),
+        longest=durations.longest_job(params),
         data_fee=data_fee_of(facts_of(net.contracts.addresses.chain_id), params.prices, fees.base),
     )

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from lockstep.base.legible import on_one_line
+from lockstep.base.escaping import on_one_line
 from lockstep.base.redaction import scrubbed
 
 if TYPE_CHECKING:

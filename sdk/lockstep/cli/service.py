@@ -32,7 +32,7 @@ from lockstep.protocol.errors import KeyStoreError, TryLater, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lockstep.runtime.unit import Unit
+    from lockstep.runtime.systemd_unit import Unit
 
 app = Commands(name="service", help="Have systemd keep it running.", no_args_is_help=True)
 
@@ -91,7 +91,7 @@ def install(
 
     The settings go into `lockstep.toml` in the home, mode 0600: no secret stands in the unit.
     """
-    from lockstep.runtime import unit as units
+    from lockstep.runtime import systemd_unit as units
 
     role = role_of(context)
     if role != "worker" and (given := [name for name, value in limits.given().items() if value is not None]):
@@ -133,7 +133,7 @@ def uninstall(
     context: typer.Context, home: Home = None, name: Name = None, system: System = False, as_json: Json = False
 ) -> None:
     """Remove the unit and its settings; refused while the program runs, since nothing would restart it."""
-    from lockstep.runtime import unit as units
+    from lockstep.runtime import systemd_unit as units
     from lockstep.runtime.guard import lock
 
     role = role_of(context)
@@ -159,7 +159,7 @@ def status(
     context: typer.Context, home: Home = None, name: Name = None, system: System = False, as_json: Json = False
 ) -> None:
     """Show whether a unit is installed, its state in systemd, and whether the program runs."""
-    from lockstep.runtime import unit as units
+    from lockstep.runtime import systemd_unit as units
     from lockstep.runtime.guard import lock
 
     role = role_of(context)
@@ -180,7 +180,7 @@ def status(
 
 
 def _unit(role: str, settings: Settings, flags: Sequence[str], system: bool) -> Unit:
-    from lockstep.runtime.unit import Unit
+    from lockstep.runtime.systemd_unit import Unit
 
     for flag in flags:
         if flag not in FLAGS[role]:

@@ -74,7 +74,7 @@ class Delegate:
             while True:
                 try:
                     with room_on_disk():
-                        self.look()
+                        self.poll()
                     self._outage.over()
                     if stop.is_set() and not self._games and self._queue.idle:
                         return
@@ -86,9 +86,9 @@ class Delegate:
         finally:
             self.close()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Polls the chain once, and makes every due move as soon as it can be made."""
-        head = self._head_tracker.look()
+        head = self._head_tracker.poll()
         self._now = head.time
         if head != self._taken:
             self._watcher.poll()
@@ -96,7 +96,7 @@ class Delegate:
             self._taken = head
         self._queue.play(self._games, head, self._held)
         # After the moves: a provider that is slow to name a fee holds none of them up.
-        self._fees.look(head)
+        self._fees.poll(head)
 
     def close(self) -> None:
         """Stops the replay after its current step; sent transactions stay sent."""

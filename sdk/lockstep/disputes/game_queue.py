@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.base.cache import MemoryCache, bytes_of
 from lockstep.chain.game_table import GameTable
-from lockstep.disputes.player import Due, Seat, Side
+from lockstep.disputes.player import GamePlayer, PlannedMove, Side
 from lockstep.execution.states import ClaimStates
 from lockstep.market.held import CachedClaim, HeldClaim, NotCached
 from lockstep.protocol.dispute.game import Game
@@ -28,7 +28,7 @@ from lockstep.protocol.dispute.moves import DEFENDERS, GamePhase
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater, Unreachable
 from lockstep.protocol.types import ClaimId, GameId, Seconds, StateRoot
 from lockstep.runtime.backoff import Backoff
-from lockstep.runtime.isolation import Isolation
+from lockstep.runtime.error_boundary import ErrorBoundary
 from lockstep.runtime.keyed_executor import KeyedExecutor
 from lockstep.runtime.sender import MINED_SECONDS
 
@@ -48,7 +48,7 @@ PLAY, PREPARE = "play", "prepare"
 
 HeldOf = Callable[[ClaimId], HeldClaim | None]
 """Returns a claim as this party computed it; None if that is not available."""
-Made = Callable[[Seconds, GameId, Due, float], None]
+Made = Callable[[Seconds, GameId, PlannedMove, float], None]
 """Called for every mined move with: the last block's time, the game, the move, the machine seconds that it took."""
 
 
@@ -62,7 +62,7 @@ class _Entry:
     """The game's state as last read."""
     read: int = -1
     """The block at which the game was last read."""
-    sent: Due | None = None
+    sent: PlannedMove | None = None
     """The move that is sent and not mined yet."""
     took: float = 0.0
     hard: bool = False
@@ -86,16 +86,16 @@ class GameQueue:
 
     def __init__(
         self, table: GameTable, outbox: Outbox, side: Side, cached: HeldOf, made: Made, *,
-        states: States | None = None, wake: Callable[[], None] = lambda: None,
+        states: States | None = None, on_done: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """`cached` returns a claim if it is in memory. `states` holds, on disk, states of the claims that games are
-        about. `wake` is called whenever a move was prepared."""
+        about. `on_done` is called whenever a move was prepared."""
         self._table = table
         self._outbox = outbox
         self._side = side
         self._cached = cached
         self._made = made
-        self._wake = wake
+        self._on_done = on_done
         self._states = states
         self._entries: dict[GameId, _Entry] = {}
         self._moves = 0
@@ -105,7 +105,7 @@ class GameQueue:
         self._lock = threading.Lock()
         self._executor: KeyedExecutor[str, None] = KeyedExecutor("play", threads=2)
         self._backoff: Backoff[GameId] = Backoff(*BACKOFF_SECONDS)
-        self._isolation = Isolation()
+        self._boundary = ErrorBoundary()
 
     def play(self, games: Mapping[GameId, ClaimId], head: Head, held_of: HeldOf) -> None:
         """Starts to make every due move in these open games, without waiting.
@@ -184,12 +184,12 @@ class GameQueue:
         if entry.sent is not None:
             self._settle(entry, entry.sent)
 
-    def _wait(self, entry: _Entry, sent: Due) -> None:
+    def _wait(self, entry: _Entry, sent: PlannedMove) -> None:
         with suppress(ChainError, FundsError):  # it reverted: its receipt tells
             self._outbox.wait(sent.key, MINED_SECONDS)
         self._settle(entry, sent)
 
-    def _settle(self, entry: _Entry, sent: Due) -> None:
+    def _settle(self, entry: _Entry, sent: PlannedMove) -> None:
         """Closes a sent move by its receipt, if it has one; raises ChainError if the move did nothing."""
         receipt = self._outbox.receipt(sent.key)
         if receipt is None:
@@ -219,7 +219,7 @@ class GameQueue:
             return
         mine = (game.phase in DEFENDERS) == (self._side is Side.DEFENDER)
         if mine and self._now > game.deadline and not self._decided(game):
-            self._isolation.log(LockstepError("a game's clock has run out", code="late"), entry.id, **entry.fields)
+            self._boundary.log(LockstepError("a game's clock has run out", code="late"), entry.id, **entry.fields)
             return
         began = time.monotonic()
         try:
@@ -232,10 +232,10 @@ class GameQueue:
     def _decided(self, game: Game) -> bool:
         return self._side is Side.CHALLENGER and self._table.decided_elsewhere(game)
 
-    def _seat(self, entry: _Entry, held: HeldClaim | CachedClaim) -> Seat:
-        return Seat(entry.id, self._side, held, self._table, self._outbox.submit)
+    def _seat(self, entry: _Entry, held: HeldClaim | CachedClaim) -> GamePlayer:
+        return GamePlayer(entry.id, self._side, held, self._table, self._outbox.submit)
 
-    def _send(self, entry: _Entry, due: Due | None, took: float) -> None:
+    def _send(self, entry: _Entry, due: PlannedMove | None, took: float) -> None:
         entry.hard = False
         if due is None:
             entry.quiet = self._block
@@ -257,7 +257,7 @@ class GameQueue:
                 return
             entry = waiting[0]
             if self._guarded(entry, partial(self._slice, entry, held_of)):
-                self._wake()
+                self._on_done()
 
     def _slice(self, entry: _Entry, held_of: HeldOf) -> None:
         """Prepares one move for a slice of time, and sends it once it is ready."""
@@ -286,13 +286,13 @@ class GameQueue:
     def _guarded(self, entry: _Entry, work: Callable[[], None], outage_ends: bool = False) -> bool:
         """Runs work on one game; returns True if it succeeds. A failure puts this game alone into back-off."""
         try:
-            failure = self._isolation.run(work, entry.id, **entry.fields)
+            failure = self._boundary.run(work, entry.id, **entry.fields)
         except Unreachable as error:
             if outage_ends:
                 raise
             # A store that does not answer for one game's material must not end those that need none.
             failure = error
-            self._isolation.log(error, entry.id, **entry.fields)
+            self._boundary.log(error, entry.id, **entry.fields)
         if failure is None:
             return True
         passes = isinstance(failure, Unreachable | TryLater)
@@ -305,10 +305,10 @@ class DefenceQueue(GameQueue):
 
     def __init__(
         self, table: GameTable, outbox: Outbox, cache: MemoryCache, made: Made, *,
-        states: States | None = None, wake: Callable[[], None] = lambda: None,
+        states: States | None = None, on_done: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """`cache` holds the claims in memory."""
-        super().__init__(table, outbox, Side.DEFENDER, self.cached, made, states=states, wake=wake)
+        super().__init__(table, outbox, Side.DEFENDER, self.cached, made, states=states, on_done=on_done)
         self._cache = cache
 
     def hold(self, claim: ClaimId, run: ClaimRun, trace: Sequence[StateRoot]) -> HeldClaim:

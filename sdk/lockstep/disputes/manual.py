@@ -22,7 +22,7 @@ from lockstep.chain.events import EventReader
 from lockstep.chain.game_table import GameTable
 from lockstep.disputes.challenge import opening_of
 from lockstep.disputes.gamelog import DUE, PROOFS, VERDICTS
-from lockstep.disputes.player import Due, Seat, Side, key_of
+from lockstep.disputes.player import GamePlayer, PlannedMove, Side, key_of
 from lockstep.execution.box import loading
 from lockstep.execution.jobs import ClaimRun, Job, trace_root
 from lockstep.execution.states import ClaimStates, States
@@ -250,7 +250,7 @@ class ManualPlayer:
             )  # fmt: skip
         return state
 
-    def _due(self, record: GameRecord, side: Side) -> Due:
+    def _due(self, record: GameRecord, side: Side) -> PlannedMove:
         """Returns the move that a side owes; raises TryLater or ChainError if there is none."""
         state, now = self._running(record.id), self.party.head().time
         ours = (state.phase in DEFENDERS) == (side is Side.DEFENDER)
@@ -264,7 +264,7 @@ class ManualPlayer:
                 code="chain.ClockExpired",
             )
         held = self._held(record, side, state.t) if ours and not decided else CachedClaim(None)
-        seat = Seat(record.id, side, held, self.table, self.party.outbox.submit)
+        seat = GamePlayer(record.id, side, held, self.table, self.party.outbox.submit)
         # A replay may have taken long: the game is read anew.
         due = seat.due(self.party.head().time)
         if due is not None:
@@ -281,7 +281,7 @@ class ManualPlayer:
             code="chain.EqualBits",
         )
 
-    def _played(self, record: GameRecord, side: Side, due: Due) -> Played:
+    def _played(self, record: GameRecord, side: Side, due: PlannedMove) -> Played:
         """Sends a move and waits until it is mined."""
         try:
             self._send(due.key, due.call)

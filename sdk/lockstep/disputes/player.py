@@ -35,7 +35,7 @@ class Side(Enum):
 
 
 @dataclass(frozen=True)
-class Due:
+class PlannedMove:
     """A move that a side owes now."""
 
     move: Move
@@ -52,7 +52,7 @@ def key_of(game: GameId, state: Game, move: Move) -> str:
 
 
 @dataclass
-class Seat:
+class GamePlayer:
     """Plays one party's side of one game."""
 
     game: GameId
@@ -61,7 +61,7 @@ class Seat:
     table: GameTable
     send: Send
 
-    def due(self, now: Seconds, state: Game | None = None) -> Due | None:
+    def due(self, now: Seconds, state: Game | None = None) -> PlannedMove | None:
         """Returns the move to make at `now`: this side's own, or `resolve` once the other side's clock has run out.
 
         Returns None if there is none: also if there is nothing to prove, or if this side's clock has run out, in which
@@ -72,7 +72,7 @@ class Seat:
         if move is None:
             return None
         key = key_of(self.game, state, move)
-        return Due(move, games.call(self.table.contract, move, self.game), key, state)
+        return PlannedMove(move, games.call(self.table.contract, move, self.game), key, state)
 
     def turn(self, now: Seconds) -> Move | None:
         """Makes the due move, if there is one, and returns it.
@@ -90,7 +90,7 @@ class Seat:
             raise
         return due.move
 
-    def moved_on(self, due: Due) -> bool:
+    def moved_on(self, due: PlannedMove) -> bool:
         """Returns True if the game's state has changed since the move was decided."""
         # INVARIANT: a move answers the game as it stands; if it stands elsewhere, somebody has moved.
         return self.table.game(self.game).standing != due.state.standing

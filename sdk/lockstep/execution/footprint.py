@@ -35,7 +35,7 @@ from lockstep.storage.payload import fitting as format_fitting
 from lockstep.storage.payload import wire_length
 
 if TYPE_CHECKING:
-    from lockstep.execution.jobs import ClaimSchedule, Job
+    from lockstep.execution.jobs import Job, JobPrograms
     from lockstep.numerics.cuda.device import Device
     from lockstep.protocol.jobs import JobParams
 
@@ -91,7 +91,7 @@ class Need:
 
 Role = Callable[..., Need]
 """(Programs, slots, memory of a Program's run) -> peak memory of one process in that role."""
-Fits = Callable[["ClaimSchedule", "JobParams"], None]
+Fits = Callable[["JobPrograms", "JobParams"], None]
 """Raises Unfit if a job cannot be held."""
 
 
@@ -113,19 +113,19 @@ def of_program(program: Program) -> ProgramMemory:
 MemoryOf = Callable[[Program], ProgramMemory]
 
 
-def worker(programs: ClaimSchedule, slots: int, of: MemoryOf = of_program) -> Need:
+def worker(programs: JobPrograms, slots: int, of: MemoryOf = of_program) -> Need:
     """Memory of a worker, which trains a slot, defends its claim, and merges if the aggregator did not."""
     constants, base = _constants(programs), checkpoint_bytes(programs)
     payloads = slots * payload_bytes(programs, slots)
     return _fullest([*_of_slot(programs, constants, base, 0, of), *_of_merge(programs, constants, base, payloads, of)])
 
 
-def verifier(programs: ClaimSchedule, slots: int, of: MemoryOf = of_program) -> Need:
+def verifier(programs: JobPrograms, slots: int, of: MemoryOf = of_program) -> Need:
     """Memory of a verifier, which replays every claim, merges included, and plays the games about them."""
     return worker(programs, slots, of)
 
 
-def aggregator(programs: ClaimSchedule, slots: int, of: MemoryOf = of_program) -> Need:
+def aggregator(programs: JobPrograms, slots: int, of: MemoryOf = of_program) -> Need:
     """Memory of an aggregator, which fetches the payloads of a round, merges them and defends the merge."""
     payloads = slots * payload_bytes(programs, slots)
     constants = of_program(programs.merge).constants
@@ -147,7 +147,7 @@ class DeviceShare:
     """The device's, without what this job takes of it."""
 
     @staticmethod
-    def planned(role: Role, programs: ClaimSchedule, params: JobParams, path: str) -> DeviceShare:
+    def planned(role: Role, programs: JobPrograms, params: JobParams, path: str) -> DeviceShare:
         """The share of a job on the device `path`, from its Programs alone."""
         device, needs = cuda.open_device(path), dict[bytes, DeviceNeed]()
         held = _memory_of(device)
@@ -171,7 +171,7 @@ class DeviceShare:
         """Bytes of the device at its fullest: one Program computes beside what the others keep there."""
         return self._kept + max((need.step - need.fixed for need in self.needs.values()), default=0)
 
-    def need(self, role: Role, programs: ClaimSchedule, slots: int) -> Need:
+    def need(self, role: Role, programs: JobPrograms, slots: int) -> Need:
         """The peak memory of this machine beside the device. Raises Unfit if a worker's device lacks memory."""
         try:
             self.memory.require(self.total)
@@ -212,13 +212,13 @@ class Fitting:
     path: str = "auto"
     """The path of the kernels, as a `Job` has it."""
 
-    def __call__(self, programs: ClaimSchedule, params: JobParams) -> None:
+    def __call__(self, programs: JobPrograms, params: JobParams) -> None:
         """Raises Unfit if a job cannot be held."""
         share, slots = self.share(programs, params), params.role.slots
         need = self.role(programs, slots) if share is None else share.need(self.role, programs, slots)
         self.judge(need.total)
 
-    def share(self, programs: ClaimSchedule, params: JobParams) -> DeviceShare | None:
+    def share(self, programs: JobPrograms, params: JobParams) -> DeviceShare | None:
         """Returns the device's share of a job's memory; None if the processor computes."""
         return None if self.path in PROCESSOR_PATHS else DeviceShare.planned(self.role, programs, params, self.path)
 
@@ -233,39 +233,39 @@ class Fitting:
         memory().require(total, PROCESS_BYTES + CHILD_BYTES)
 
 
-def checkpoint_bytes(programs: ClaimSchedule) -> int:
+def checkpoint_bytes(programs: JobPrograms) -> int:
     """Returns the bytes of a checkpoint: shared and outer tensors as 4-byte words."""
     return _bytes(programs.merge.output_layout)
 
 
-def payload_bytes(programs: ClaimSchedule, slots: int) -> int:
+def payload_bytes(programs: JobPrograms, slots: int) -> int:
     """Returns the bytes of a slot's decoded payload, without the carry beside it; the merge is of `slots` slots."""
     width = len(programs.merge.inputs) // 4 >> ceil_log2(slots)
     return _bytes(programs.encode.output_layout[:width])
 
 
-def payload_wire_bytes(programs: ClaimSchedule, params: JobParams, wire_format: str) -> int:
+def payload_wire_bytes(programs: JobPrograms, params: JobParams, wire_format: str) -> int:
     """Returns the bytes of a slot's payload as it travels, without the carry beside it; the most where they vary."""
     layout = programs.encode.output_layout[params.sections.payload]
     return wire_length(layout, format_fitting(layout, wire_format), params.role.carries)
 
 
-def fetched_bytes(programs: ClaimSchedule, params: JobParams, wire_format: str) -> int:
+def fetched_bytes(programs: JobPrograms, params: JobParams, wire_format: str) -> int:
     """Returns the bytes of the others' payloads, which a slot's owner fetches in each round."""
     return (params.role.slots - 1) * payload_wire_bytes(programs, params, wire_format)
 
 
-def _constants(programs: ClaimSchedule) -> int:
+def _constants(programs: JobPrograms) -> int:
     # Mapped, and read by the executor where they are: once a machine, however many processes use them.
     return sum(of_program(p).constants for p in (programs.step, programs.encode, programs.merge))
 
 
-def _programs(role: Role, programs: ClaimSchedule) -> tuple[Program, ...]:
+def _programs(role: Role, programs: JobPrograms) -> tuple[Program, ...]:
     """The Programs that a role runs."""
     return (programs.merge,) if role is aggregator else (programs.step, programs.encode, programs.merge)
 
 
-def _rows(role: Role, programs: ClaimSchedule, params: JobParams, needs: Mapping[bytes, DeviceNeed]) -> int:
+def _rows(role: Role, programs: JobPrograms, params: JobParams, needs: Mapping[bytes, DeviceNeed]) -> int:
     """Bytes of the dataset on a device, where a Program that it runs draws rows."""
     draws = any(op.kind == Kind.DRAW for p in _programs(role, programs) if p.root in needs for op in p.ops)
     return WORD_BYTES * params.role.dataset_rows * params.role.row_length if draws else 0
@@ -285,9 +285,7 @@ def _tree_bytes(program: Program) -> int:
     return 2 * HASH_BYTES * max((-(-op.header.elements // LEAF_ELEMENTS) for op in program.ops), default=0)
 
 
-def _of_slot(
-    programs: ClaimSchedule, constants: int, base: int, payloads: int, of: MemoryOf = of_program
-) -> list[Need]:
+def _of_slot(programs: JobPrograms, constants: int, base: int, payloads: int, of: MemoryOf = of_program) -> list[Need]:
     """A slot's steps with its encoding, and a step as a game shows it."""
     step, encode = of(programs.step), of(programs.encode)
     # An executor keeps its arena and a state's buffers for its next run, until the job turns to another Program.
@@ -300,9 +298,7 @@ def _of_slot(
     ]
 
 
-def _of_merge(
-    programs: ClaimSchedule, constants: int, base: int, payloads: int, of: MemoryOf = of_program
-) -> list[Need]:
+def _of_merge(programs: JobPrograms, constants: int, base: int, payloads: int, of: MemoryOf = of_program) -> list[Need]:
     """Returns the needs of computing a merge, and of showing it in a game."""
     merge = of(programs.merge)
     return [

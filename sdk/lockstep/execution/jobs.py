@@ -22,7 +22,7 @@ from lockstep.numerics.arrays import DTYPES, StepContext
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.resident import DeviceFailed, Resident
 from lockstep.numerics.trace import HashedContents, StepTrace, entry_roots, layout_root, materialise
-from lockstep.numerics.validate import check_schedule
+from lockstep.numerics.validate import check_programs
 from lockstep.presets import DEVNET, Terms
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch, PayloadInvalid, ProgramInvalid, UsageError
@@ -87,7 +87,7 @@ class Beside(Generic[_R]):
 
 
 @dataclass(frozen=True)
-class ClaimSchedule:
+class JobPrograms:
     """The three Programs of a job, and which of them a transition runs."""
 
     step: Program
@@ -121,7 +121,7 @@ class ClaimSchedule:
 class TrainingJob:
     """A training job as a requester orders it: Programs, data, first weights and terms."""
 
-    programs: ClaimSchedule
+    programs: JobPrograms
     dataset: Dataset
     genesis: Checkpoint | None
     """The first weights; None where they were not made: such a job can be quoted but not submitted."""
@@ -214,7 +214,7 @@ class Job:
     id: JobId
     params: JobParams
     spec: JobSpec
-    programs: ClaimSchedule
+    programs: JobPrograms
     dataset: np.ndarray
     """i32 (N, L)."""
     genesis: Checkpoint
@@ -245,7 +245,7 @@ class Job:
         for compiled in (self._compiled, self._processor):
             for root, executable in list(compiled.items()):
                 if program is None or root != program.root:
-                    executable.rest()
+                    executable.free_scratch()
 
     def places(self, program: Program) -> tuple[str, str]:
         """Returns the devices that run a Program and that materialise it for games, as `--device` names them."""
@@ -459,7 +459,7 @@ def load(
     threads: int = 1,
     path: str = "auto",
     *,
-    fits: Callable[[ClaimSchedule, JobParams], None] | None = None,
+    fits: Callable[[JobPrograms, JobParams], None] | None = None,
 ) -> Job:
     """Fetches a job's parts by CID, checks every root against the chain, validates every Program.
 
@@ -483,7 +483,7 @@ def wire_of(spec: JobSpec) -> str:
     return str(spec.strategy.get("wire", INT8_FORMAT))
 
 
-def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, ClaimSchedule]:
+def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, JobPrograms]:
     """A job's spec and its Programs, checked as `load` checks them, without its dataset and base.
 
     Constants of a Program that lie beside it are fetched, as far as the memory of this machine holds them.
@@ -493,8 +493,8 @@ def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, Clai
     # A fourth one, `loss`, is for who looks on (execution/losses.py): no claim is about it.
     if set(spec.programs) - {"loss"} != set(roots):
         raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
-    programs = ClaimSchedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
-    check_schedule(programs.step, programs.encode, programs.merge, job_of(params))
+    programs = JobPrograms(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
+    check_programs(programs.step, programs.encode, programs.merge, job_of(params))
     _check_wire(spec)
     return spec, programs
 

@@ -114,5 +114,5 @@ class Losses:
             with nullcontext() if self._job.box is None else self._job.box.losses_until(ends):
                 state = self._executable.run(run.start, run.context(STEP), self._job.dataset)
             found += [float(tensor.reshape(-1)[0]) for tensor in state if tensor is not None]
-        self._executable.rest()
+        self._executable.free_scratch()
         return math.fsum(found) / len(found)

@@ -24,7 +24,7 @@ from lockstep.base.machine import Memory, memory, readable
 from lockstep.execution import footprint
 from lockstep.execution.capacity import ChainPace, Pace, require_claimant, require_prompt, require_witness
 from lockstep.execution.footprint import PROCESS_BYTES, ROLES, Need
-from lockstep.execution.jobs import ClaimSchedule, Job, TrainingJob, slot_run
+from lockstep.execution.jobs import Job, JobPrograms, TrainingJob, slot_run
 from lockstep.execution.rates import ProgramWork, rates, work_of
 from lockstep.protocol.errors import Unfit
 from lockstep.protocol.jobs import NO_JOB, NO_SEED, JobParams
@@ -193,7 +193,7 @@ def _timing(
     return Timing(seconds, ratio * timing.shown_seconds, "measured", work.operations, timing.tokens, threads)
 
 
-def estimated(programs: ClaimSchedule, threads: int, path: str = "auto") -> Pace:
+def estimated(programs: JobPrograms, threads: int, path: str = "auto") -> Pace:
     """A job's pace from this machine's measured rates; nothing of it is run."""
     work, machine = work_of(programs.step), rates(threads, path)
     shown = ProgramWork(work.products, work.terms, footprint.WORD_BYTES * programs.step.ops[-1].cumulative)

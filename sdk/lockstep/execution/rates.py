@@ -25,7 +25,7 @@ from lockstep.protocol.programs.program import F32, Program
 from lockstep.protocol.types import Wei
 
 if TYPE_CHECKING:
-    from lockstep.execution.jobs import ClaimSchedule
+    from lockstep.execution.jobs import JobPrograms
 
 PRICED_OPERATIONS = 10**15
 """The unit of a price of training: so many operations."""
@@ -79,7 +79,7 @@ def work_of(program: Program) -> ProgramWork:
     return ProgramWork(products, terms, hashed)
 
 
-def slot_operations(programs: ClaimSchedule, inner_steps: int) -> int:
+def slot_operations(programs: JobPrograms, inner_steps: int) -> int:
     """Returns the operations of one slot of one round, by which prices are compared; nothing is run."""
     return inner_steps * work_of(programs.step).operations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lockstep.protocol.jobs import Body
 
 
-class Do(StrEnum):
+class ActionKind(StrEnum):
     """One kind of act; the value is the contract's function, but for `fetch` and `train`."""
 
     FETCH = "fetch"
@@ -45,15 +45,27 @@ class Do(StrEnum):
     WITHDRAW = "withdraw"
 
 
-CALLS = frozenset({Do.START, Do.JOIN, Do.LEAVE, Do.SEAL, Do.FREEZE, Do.BACK, Do.FINALIZE, Do.RELEASE, Do.FINISH})
+CALLS = frozenset(
+    {
+        ActionKind.START,
+        ActionKind.JOIN,
+        ActionKind.LEAVE,
+        ActionKind.SEAL,
+        ActionKind.FREEZE,
+        ActionKind.BACK,
+        ActionKind.FINALIZE,
+        ActionKind.RELEASE,
+        ActionKind.FINISH,
+    }
+)
 """The acts that are contract calls and need no computation."""
 
 
 @dataclass(frozen=True)
-class Act:
+class Action:
     """An act to do: about a round, except FINISH (the job) and DEPOSIT, WITHDRAW (the account)."""
 
-    do: Do
+    kind: ActionKind
     round: int = 0
     slot: int = 0
     rounds: int = 0
@@ -109,27 +121,27 @@ class Staker:
     """The part of the free stake that backing a merge spares if possible: a worker needs it for its next claim."""
 
 
-def round_acts(seen: SeenJob, r: SeenRound, staker: Staker, now: Seconds) -> list[Act]:
+def round_acts(seen: SeenJob, r: SeenRound, staker: Staker, now: Seconds) -> list[Action]:
     """Returns the acts due about a round after its receipts: freezing and settling, which anybody may do, and the merge
     if it is the staker's turn and its stake suffices."""
     match r.phase:
         case Phase.FREEZING:
-            return [Act(Do.FREEZE, r.number)]
+            return [Action(ActionKind.FREEZE, r.number)]
         case Phase.MERGING if r.merge_turns_over and not seen.job.lingering:
-            return [Act(Do.FINALIZE, r.number)]
+            return [Action(ActionKind.FINALIZE, r.number)]
         case Phase.LEAD | Phase.FAILED if _finalizable(seen, r, now):
-            return [Act(Do.FINALIZE, r.number)]
+            return [Action(ActionKind.FINALIZE, r.number)]
         case Phase.MERGING | Phase.LEAD if r.merger == staker.address:
             rounds = views.rounds_to_merge(seen.params, seen.job, r.number, r.phase, staker.free, staker.kept)
-            return [] if rounds is None else [Act(Do.MERGE, r.number, rounds=rounds)]
+            return [] if rounds is None else [Action(ActionKind.MERGE, r.number, rounds=rounds)]
     return []
 
 
-def backing_acts(seen: SeenJob, mine: Callable[[int], bool], staker: Staker) -> list[Act]:
+def backing_acts(seen: SeenJob, mine: Callable[[int], bool], staker: Staker) -> list[Action]:
     """Returns the acts that back the staker's own merges where missing backing keeps the next round from starting, if
     its stake suffices."""
     found = views.rounds_to_back(seen.params, seen.job, leads(seen), mine, staker.free, staker.kept)
-    return [Act(Do.BACK, number, rounds=rounds) for number, rounds in found]
+    return [Action(ActionKind.BACK, number, rounds=rounds) for number, rounds in found]
 
 
 def startable(seen: SeenJob) -> bool:
@@ -143,28 +155,28 @@ def leads(seen: SeenJob) -> list[tuple[int, Round]]:
     return [(r.number, r.state) for r in seen.rounds if r.phase == Phase.LEAD]
 
 
-def call_of(market: Market, job: JobId, act: Act, bodies: Callable[[], Sequence[Body]]) -> Call:
+def call_of(market: Market, job: JobId, act: Action, bodies: Callable[[], Sequence[Body]]) -> Call:
     """Returns the transaction of an act in CALLS; `bodies` returns the claims' bodies for FREEZE."""
-    match act.do:
-        case Do.START:
+    match act.kind:
+        case ActionKind.START:
             return market.start_round(job, act.round)
-        case Do.JOIN:
+        case ActionKind.JOIN:
             return market.join(job, act.round, act.slot)
-        case Do.LEAVE:
+        case ActionKind.LEAVE:
             return market.leave(job, act.round, act.slot)
-        case Do.SEAL:
+        case ActionKind.SEAL:
             return market.seal(job, act.round)
-        case Do.FREEZE:
+        case ActionKind.FREEZE:
             return market.freeze(job, act.round, bodies())
-        case Do.BACK:
+        case ActionKind.BACK:
             return market.back(job, act.round, act.rounds)
-        case Do.FINALIZE:
+        case ActionKind.FINALIZE:
             return market.finalize(job, act.round)
-        case Do.RELEASE:
+        case ActionKind.RELEASE:
             return market.release(job, act.round)
-        case Do.FINISH:
+        case ActionKind.FINISH:
             return market.finish(job)
-    raise ValueError(f"{act.do} takes more than a call")
+    raise ValueError(f"{act.kind} takes more than a call")
 
 
 def _finalizable(seen: SeenJob, r: SeenRound, now: Seconds) -> bool:

@@ -145,7 +145,7 @@ class Executable:
         made = self._executor.some(*arguments, self.threads, self.path, sorted(ops))
         return {op: array for op, array in enumerate(made) if array is not None}
 
-    def rest(self) -> None:
+    def free_scratch(self) -> None:
         """Frees the memory kept for the next run, unless one is under way."""
         self._executor.rest()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.opcodes import FUNCTIONS
 
 Form = tuple[str, int]
@@ -32,51 +32,51 @@ class LoopExpression:
     """True: results are too large for a cache and are written past it, so no line is read only to be overwritten."""
 
 
-FLOATS: dict[Op, str] = {
-    Op.FADD: "{0} + {1}",
-    Op.FSUB: "{0} - {1}",
-    Op.FMUL: "{0} * {1}",
-    Op.FDIV: "{0} / {1}",
-    Op.FFMA: "raw::fma({0}, {1}, {2})",
-    Op.FSQRT: "raw::sqrt({0})",
-    Op.FEXP: "raw::exp({0})",
-    Op.FLOG: "raw::log({0})",
-    Op.FTANH: "raw::tanh({0})",
+FLOATS: dict[Opcode, str] = {
+    Opcode.FADD: "{0} + {1}",
+    Opcode.FSUB: "{0} - {1}",
+    Opcode.FMUL: "{0} * {1}",
+    Opcode.FDIV: "{0} / {1}",
+    Opcode.FFMA: "raw::fma({0}, {1}, {2})",
+    Opcode.FSQRT: "raw::sqrt({0})",
+    Opcode.FEXP: "raw::exp({0})",
+    Opcode.FLOG: "raw::log({0})",
+    Opcode.FTANH: "raw::tanh({0})",
 }
 """Floats of floats whose result may be a NaN of any kind; canonical() follows, at once or later."""
 
-DEAR = 16
+FUNCTION_COST = 16
 """The number of simple instructions that one of FUNCTIONS costs a compiler."""
 
-OTHERS: dict[Op, str] = {
-    Op.MOV: "{0}",
-    Op.FNEG: "word(f32::neg(value({0})))",
-    Op.FABS: "word(f32::abs(value({0})))",
-    Op.FMIN: "word(f32::min(value({0}), value({1})))",
-    Op.FMAX: "word(f32::max(value({0}), value({1})))",
-    Op.FLT: "f32::lt(value({0}), value({1}))",
-    Op.FLE: "f32::le(value({0}), value({1}))",
-    Op.FEQ: "f32::eq(value({0}), value({1}))",
-    Op.SELECT: "f32::select({0}, {1}, {2})",
-    Op.IADD: "{0} + {1}",
-    Op.ISUB: "{0} - {1}",
-    Op.IMUL: "{0} * {1}",
-    Op.IDIV: "i32::div({0}, {1})",
-    Op.IREM: "i32::rem({0}, {1})",
-    Op.IAND: "{0} & {1}",
-    Op.IOR: "{0} | {1}",
-    Op.IXOR: "{0} ^ {1}",
-    Op.ISHL: "i32::shl({0}, {1})",
-    Op.ISHR: "i32::shr({0}, {1})",
-    Op.IUSHR: "i32::ushr({0}, {1})",
-    Op.ILT: "i32::lt({0}, {1})",
-    Op.ILE: "i32::le({0}, {1})",
-    Op.IEQ: "i32::eq({0}, {1})",
-    Op.IMIN: "i32::min({0}, {1})",
-    Op.IMAX: "i32::max({0}, {1})",
-    Op.I2F: "word(f32::from_integer({0}))",
-    Op.F2I: "f32::to_integer(value({0}))",
-    Op.FCANON: "word(f32::canonical(value({0})))",
+OTHERS: dict[Opcode, str] = {
+    Opcode.MOV: "{0}",
+    Opcode.FNEG: "word(f32::neg(value({0})))",
+    Opcode.FABS: "word(f32::abs(value({0})))",
+    Opcode.FMIN: "word(f32::min(value({0}), value({1})))",
+    Opcode.FMAX: "word(f32::max(value({0}), value({1})))",
+    Opcode.FLT: "f32::lt(value({0}), value({1}))",
+    Opcode.FLE: "f32::le(value({0}), value({1}))",
+    Opcode.FEQ: "f32::eq(value({0}), value({1}))",
+    Opcode.SELECT: "f32::select({0}, {1}, {2})",
+    Opcode.IADD: "{0} + {1}",
+    Opcode.ISUB: "{0} - {1}",
+    Opcode.IMUL: "{0} * {1}",
+    Opcode.IDIV: "i32::div({0}, {1})",
+    Opcode.IREM: "i32::rem({0}, {1})",
+    Opcode.IAND: "{0} & {1}",
+    Opcode.IOR: "{0} | {1}",
+    Opcode.IXOR: "{0} ^ {1}",
+    Opcode.ISHL: "i32::shl({0}, {1})",
+    Opcode.ISHR: "i32::shr({0}, {1})",
+    Opcode.IUSHR: "i32::ushr({0}, {1})",
+    Opcode.ILT: "i32::lt({0}, {1})",
+    Opcode.ILE: "i32::le({0}, {1})",
+    Opcode.IEQ: "i32::eq({0}, {1})",
+    Opcode.IMIN: "i32::min({0}, {1})",
+    Opcode.IMAX: "i32::max({0}, {1})",
+    Opcode.I2F: "word(f32::from_integer({0}))",
+    Opcode.F2I: "f32::to_integer(value({0}))",
+    Opcode.FCANON: "word(f32::canonical(value({0})))",
 }
 """Words of words. Whatever reads a float here needs its NaN to be canonical (docs/numerics.md, Words)."""
 
@@ -144,7 +144,7 @@ def float_source() -> str:
 
 def cost(expression: LoopExpression) -> int:
     """Estimates the work of a compiler for a function, in simple instructions."""
-    return sum(DEAR if op in FUNCTIONS else 1 for op, *_ in expression.instrs)
+    return sum(FUNCTION_COST if op in FUNCTIONS else 1 for op, *_ in expression.instrs)
 
 
 def name(i: int) -> str:
@@ -163,10 +163,10 @@ def deferred(expression: LoopExpression) -> frozenset[int]:
     first = len(expression.operands)
     wanted = set(expression.results)
     for op, *registers, _ in expression.instrs:
-        if Op(op) not in FLOATS:
+        if Opcode(op) not in FLOATS:
             wanted.update(registers)
     return frozenset(
-        first + i for i, (op, *_) in enumerate(expression.instrs) if Op(op) in FLOATS and first + i not in wanted
+        first + i for i, (op, *_) in enumerate(expression.instrs) if Opcode(op) in FLOATS and first + i not in wanted
     )
 
 
@@ -249,8 +249,8 @@ def _instructions(expression: LoopExpression) -> list[str]:
     first, loose = len(expression.operands), deferred(expression)
     lines = []
     for i, (code, a, b, c, imm) in enumerate(expression.instrs):
-        op, names = Op(code), [f"r{r}" for r in (a, b, c)]
-        if op == Op.IMM:
+        op, names = Opcode(code), [f"r{r}" for r in (a, b, c)]
+        if op == Opcode.IMM:
             result = f"{imm:#010x}u"
         elif op in FLOATS:
             result = FLOATS[op].format(*(f"value({name})" for name in names))

@@ -159,10 +159,10 @@ def _group(op: Op, at: Coordinates, operands: Operands) -> Word:
 def _map(op: Op, o: Coordinates, operands: Operands) -> Word:
     registers = [operands.read(v, o) for v in op.views]
     for i in op.instrs:
-        if i.op == scalar.Op.IMM:
+        if i.op == scalar.Opcode.IMM:
             registers.append(i.imm)
             continue
-        read = (i.a, i.b, i.c)[: scalar.ARITY[scalar.Op(i.op)]]
+        read = (i.a, i.b, i.c)[: scalar.ARITY[scalar.Opcode(i.op)]]
         registers.append(scalar.apply(i.op, *(registers[r] for r in read)))
     return registers[-1]
 

@@ -14,16 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isqrt
-from typing import TypeAlias
 
 from lockstep.numerics import polynomials as poly
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.programs.opcodes import ARITY as ARITY
 from lockstep.protocol.programs.opcodes import FUNCTIONS as FUNCTIONS
-from lockstep.protocol.programs.opcodes import Opcode
-
-Op: TypeAlias = Opcode
-"""The opcodes, as the functions below give them their meaning."""
+from lockstep.protocol.programs.opcodes import Opcode as Opcode
 
 MASK = 0xFFFFFFFF
 SIGN = 0x80000000
@@ -378,25 +374,55 @@ def mov(a: int) -> int:
 
 # --- the table of opcodes ------------------------------------------------------------------------------
 
-_UNARY: dict[Op, Callable[[int], int]] = {
-    Op.MOV: mov, Op.IMM: mov, Op.FSQRT: fsqrt, Op.FNEG: fneg, Op.FABS: fabs, Op.FEXP: fexp, Op.FLOG: flog,
-    Op.FTANH: ftanh, Op.I2F: i2f, Op.F2I: f2i, Op.FCANON: fcanon,
-}  # fmt: skip
-_BINARY: dict[Op, Callable[[int, int], int]] = {
-    Op.FADD: fadd, Op.FSUB: fsub, Op.FMUL: fmul, Op.FDIV: fdiv, Op.FMIN: fmin, Op.FMAX: fmax, Op.FLT: flt,
-    Op.FLE: fle, Op.FEQ: feq, Op.IADD: iadd, Op.ISUB: isub, Op.IMUL: imul, Op.IDIV: idiv, Op.IREM: irem,
-    Op.IAND: iand, Op.IOR: ior, Op.IXOR: ixor, Op.ISHL: ishl, Op.ISHR: ishr, Op.IUSHR: iushr, Op.ILT: ilt,
-    Op.ILE: ile, Op.IEQ: ieq, Op.IMIN: imin, Op.IMAX: imax,
-}  # fmt: skip
-_TERNARY: dict[Op, Callable[[int, int, int], int]] = {Op.FFMA: ffma, Op.SELECT: select}
+_UNARY: dict[Opcode, Callable[[int], int]] = {
+    Opcode.MOV: mov,
+    Opcode.IMM: mov,
+    Opcode.FSQRT: fsqrt,
+    Opcode.FNEG: fneg,
+    Opcode.FABS: fabs,
+    Opcode.FEXP: fexp,
+    Opcode.FLOG: flog,
+    Opcode.FTANH: ftanh,
+    Opcode.I2F: i2f,
+    Opcode.F2I: f2i,
+    Opcode.FCANON: fcanon,
+}
+_BINARY: dict[Opcode, Callable[[int, int], int]] = {
+    Opcode.FADD: fadd,
+    Opcode.FSUB: fsub,
+    Opcode.FMUL: fmul,
+    Opcode.FDIV: fdiv,
+    Opcode.FMIN: fmin,
+    Opcode.FMAX: fmax,
+    Opcode.FLT: flt,
+    Opcode.FLE: fle,
+    Opcode.FEQ: feq,
+    Opcode.IADD: iadd,
+    Opcode.ISUB: isub,
+    Opcode.IMUL: imul,
+    Opcode.IDIV: idiv,
+    Opcode.IREM: irem,
+    Opcode.IAND: iand,
+    Opcode.IOR: ior,
+    Opcode.IXOR: ixor,
+    Opcode.ISHL: ishl,
+    Opcode.ISHR: ishr,
+    Opcode.IUSHR: iushr,
+    Opcode.ILT: ilt,
+    Opcode.ILE: ile,
+    Opcode.IEQ: ieq,
+    Opcode.IMIN: imin,
+    Opcode.IMAX: imax,
+}
+_TERNARY: dict[Opcode, Callable[[int, int, int], int]] = {Opcode.FFMA: ffma, Opcode.SELECT: select}
 
 
 def apply(op: int, a: int, b: int = 0, c: int = 0) -> int:
     """The result of one operation on words. Raises ProgramInvalid for a number that is no opcode."""
     if op in _BINARY:
-        return _BINARY[Op(op)](a, b)
+        return _BINARY[Opcode(op)](a, b)
     if op in _UNARY:
-        return _UNARY[Op(op)](a)
+        return _UNARY[Opcode(op)](a)
     if op in _TERNARY:
-        return _TERNARY[Op(op)](a, b, c)
-    raise ProgramInvalid(f"{op} is no scalar operation", hint=f"opcodes are 0 to {max(Op)}, see scalar.Op")
+        return _TERNARY[Opcode(op)](a, b, c)
+    raise ProgramInvalid(f"{op} is no scalar operation", hint=f"opcodes are 0 to {max(Opcode)}, see scalar.Opcode")

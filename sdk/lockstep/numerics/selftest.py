@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.numerics.built import kernels as _native
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.programs.program import Fold
 
@@ -26,7 +26,7 @@ class Golden(NamedTuple):
     """One operation with its only right result; all words."""
 
     what: str
-    op: Op
+    op: Opcode
     a: int
     b: int
     c: int
@@ -34,54 +34,61 @@ class Golden(NamedTuple):
 
 
 GOLDEN: tuple[Golden, ...] = (
-    Golden("the smallest subnormal survives a product with 1", Op.FMUL, 0x00000001, 0x3F800000, 0x00000000, 0x00000001),
-    Golden("subnormal products round to even", Op.FMUL, 0x00000003, 0x3F000000, 0x00000000, 0x00000002),
     Golden(
-        "products below the subnormals are zeros of their sign", Op.FMUL, 0x80000001, 0x00000001, 0x00000000, 0x80000000
+        "the smallest subnormal survives a product with 1", Opcode.FMUL, 0x00000001, 0x3F800000, 0x00000000, 0x00000001
     ),
-    Golden("subnormal inputs are not zeros", Op.FMUL, 0x007FFFFF, 0x40000000, 0x00000000, 0x00FFFFFE),
-    Golden("a normal product becomes subnormal", Op.FMUL, 0x20000001, 0x1F800001, 0x00000000, 0x00400001),
-    Golden("subnormals add", Op.FADD, 0x007FFFFF, 0x00000001, 0x00000000, 0x00800000),
-    Golden("a difference becomes subnormal", Op.FSUB, 0x00800001, 0x00800000, 0x00000000, 0x00000001),
-    Golden("x - x is +0", Op.FSUB, 0x3F800000, 0x3F800000, 0x00000000, 0x00000000),
-    Golden("-0 + -0 is -0", Op.FADD, 0x80000000, 0x80000000, 0x00000000, 0x80000000),
-    Golden("-0 + +0 is +0", Op.FADD, 0x80000000, 0x00000000, 0x00000000, 0x00000000),
-    Golden("a tie rounds to even, down", Op.FADD, 0x4B800000, 0x3F800000, 0x00000000, 0x4B800000),
-    Golden("a tie rounds to even, up", Op.FADD, 0x4B800001, 0x3F800000, 0x00000000, 0x4B800002),
-    Golden("the largest float overflows", Op.FADD, 0x7F7FFFFF, 0x73000000, 0x00000000, 0x7F800000),
-    Golden("the largest float stays", Op.FADD, 0x7F7FFFFF, 0x72FFFFFF, 0x00000000, 0x7F7FFFFF),
-    Golden("inf - inf is the canonical NaN", Op.FSUB, 0x7F800000, 0x7F800000, 0x00000000, 0x7FC00000),
-    Golden("0 x inf is the canonical NaN", Op.FMUL, 0x80000000, 0x7F800000, 0x00000000, 0x7FC00000),
-    Golden("a NaN's payload and sign do not survive", Op.FADD, 0xFFFFFFFF, 0x3F800000, 0x00000000, 0x7FC00000),
-    Golden("fma rounds once", Op.FFMA, 0x3F800001, 0x3F800001, 0xBF800002, 0x28800000),
-    Golden("fma is not mul and add", Op.FFMA, 0x3F7FFFFF, 0x3F800001, 0xBF800000, 0x337FFFFE),
-    Golden("fma onto a tie, from above", Op.FFMA, 0x3F800001, 0x33800001, 0x3F800000, 0x3F800001),
-    Golden("fma with a subnormal sum", Op.FFMA, 0x20000000, 0x1F800000, 0x80000001, 0x003FFFFF),
-    Golden("fma of tiny products keeps the addend", Op.FFMA, 0x00000001, 0x00000001, 0x3F800000, 0x3F800000),
-    Golden("fma of a tiny negative product is -0", Op.FFMA, 0x80000001, 0x00000001, 0x00000000, 0x80000000),
-    Golden("fma of a zero product", Op.FFMA, 0x80000000, 0x3F800000, 0x80000000, 0x80000000),
-    Golden("fma's product may overflow alone", Op.FFMA, 0x7F7FFFFF, 0x40000000, 0xFF7FFFFF, 0x7F7FFFFF),
-    Golden("1 / 3", Op.FDIV, 0x3F800000, 0x40400000, 0x00000000, 0x3EAAAAAB),
-    Golden("a quotient that is subnormal", Op.FDIV, 0x00800001, 0x40000000, 0x00000000, 0x00400000),
-    Golden("a quotient of subnormals", Op.FDIV, 0x00000003, 0x00000002, 0x00000000, 0x3FC00000),
-    Golden("division by -0", Op.FDIV, 0x3F800000, 0x80000000, 0x00000000, 0xFF800000),
-    Golden("0 / 0", Op.FDIV, 0x00000000, 0x00000000, 0x00000000, 0x7FC00000),
-    Golden("a quotient next to a tie", Op.FDIV, 0x3F7FFFFF, 0x3F7FFFFE, 0x00000000, 0x3F800001),
-    Golden("the root of 2", Op.FSQRT, 0x40000000, 0x00000000, 0x00000000, 0x3FB504F3),
-    Golden("the root of a subnormal", Op.FSQRT, 0x00000001, 0x00000000, 0x00000000, 0x1A3504F3),
-    Golden("the root of -0", Op.FSQRT, 0x80000000, 0x00000000, 0x00000000, 0x80000000),
-    Golden("the root of -1", Op.FSQRT, 0xBF800000, 0x00000000, 0x00000000, 0x7FC00000),
-    Golden("the root just below 1", Op.FSQRT, 0x3F7FFFFF, 0x00000000, 0x00000000, 0x3F7FFFFF),
-    Golden("min orders -0 before +0", Op.FMIN, 0x00000000, 0x80000000, 0x00000000, 0x80000000),
-    Golden("max gives NaN for either", Op.FMAX, 0x3F800000, 0xFF800001, 0x00000000, 0x7FC00000),
-    Golden("integers convert to the nearest, ties to even", Op.I2F, 0x01000001, 0x00000000, 0x00000000, 0x4B800000),
-    Golden("floats convert to the nearest, ties to even", Op.F2I, 0x40200000, 0x00000000, 0x00000000, 0x00000002),
-    Golden("conversions saturate", Op.F2I, 0x4F000000, 0x00000000, 0x00000000, 0x7FFFFFFF),
-    Golden("NaN converts to 0", Op.F2I, 0x7FC00000, 0x00000000, 0x00000000, 0x00000000),
-    Golden("exp of -1", Op.FEXP, 0xBF800000, 0x00000000, 0x00000000, 0x3EBC5AB2),
-    Golden("exp with a subnormal result", Op.FEXP, 0xC2CA0000, 0x00000000, 0x00000000, 0x0000000A),
-    Golden("log of a subnormal", Op.FLOG, 0x00000001, 0x00000000, 0x00000000, 0xC2CE8ED0),
-    Golden("tanh across its threshold", Op.FTANH, 0x3F200000, 0x00000000, 0x00000000, 0x3F0DFA40),
+    Golden("subnormal products round to even", Opcode.FMUL, 0x00000003, 0x3F000000, 0x00000000, 0x00000002),
+    Golden(
+        "products below the subnormals are zeros of their sign",
+        Opcode.FMUL,
+        0x80000001,
+        0x00000001,
+        0x00000000,
+        0x80000000,
+    ),
+    Golden("subnormal inputs are not zeros", Opcode.FMUL, 0x007FFFFF, 0x40000000, 0x00000000, 0x00FFFFFE),
+    Golden("a normal product becomes subnormal", Opcode.FMUL, 0x20000001, 0x1F800001, 0x00000000, 0x00400001),
+    Golden("subnormals add", Opcode.FADD, 0x007FFFFF, 0x00000001, 0x00000000, 0x00800000),
+    Golden("a difference becomes subnormal", Opcode.FSUB, 0x00800001, 0x00800000, 0x00000000, 0x00000001),
+    Golden("x - x is +0", Opcode.FSUB, 0x3F800000, 0x3F800000, 0x00000000, 0x00000000),
+    Golden("-0 + -0 is -0", Opcode.FADD, 0x80000000, 0x80000000, 0x00000000, 0x80000000),
+    Golden("-0 + +0 is +0", Opcode.FADD, 0x80000000, 0x00000000, 0x00000000, 0x00000000),
+    Golden("a tie rounds to even, down", Opcode.FADD, 0x4B800000, 0x3F800000, 0x00000000, 0x4B800000),
+    Golden("a tie rounds to even, up", Opcode.FADD, 0x4B800001, 0x3F800000, 0x00000000, 0x4B800002),
+    Golden("the largest float overflows", Opcode.FADD, 0x7F7FFFFF, 0x73000000, 0x00000000, 0x7F800000),
+    Golden("the largest float stays", Opcode.FADD, 0x7F7FFFFF, 0x72FFFFFF, 0x00000000, 0x7F7FFFFF),
+    Golden("inf - inf is the canonical NaN", Opcode.FSUB, 0x7F800000, 0x7F800000, 0x00000000, 0x7FC00000),
+    Golden("0 x inf is the canonical NaN", Opcode.FMUL, 0x80000000, 0x7F800000, 0x00000000, 0x7FC00000),
+    Golden("a NaN's payload and sign do not survive", Opcode.FADD, 0xFFFFFFFF, 0x3F800000, 0x00000000, 0x7FC00000),
+    Golden("fma rounds once", Opcode.FFMA, 0x3F800001, 0x3F800001, 0xBF800002, 0x28800000),
+    Golden("fma is not mul and add", Opcode.FFMA, 0x3F7FFFFF, 0x3F800001, 0xBF800000, 0x337FFFFE),
+    Golden("fma onto a tie, from above", Opcode.FFMA, 0x3F800001, 0x33800001, 0x3F800000, 0x3F800001),
+    Golden("fma with a subnormal sum", Opcode.FFMA, 0x20000000, 0x1F800000, 0x80000001, 0x003FFFFF),
+    Golden("fma of tiny products keeps the addend", Opcode.FFMA, 0x00000001, 0x00000001, 0x3F800000, 0x3F800000),
+    Golden("fma of a tiny negative product is -0", Opcode.FFMA, 0x80000001, 0x00000001, 0x00000000, 0x80000000),
+    Golden("fma of a zero product", Opcode.FFMA, 0x80000000, 0x3F800000, 0x80000000, 0x80000000),
+    Golden("fma's product may overflow alone", Opcode.FFMA, 0x7F7FFFFF, 0x40000000, 0xFF7FFFFF, 0x7F7FFFFF),
+    Golden("1 / 3", Opcode.FDIV, 0x3F800000, 0x40400000, 0x00000000, 0x3EAAAAAB),
+    Golden("a quotient that is subnormal", Opcode.FDIV, 0x00800001, 0x40000000, 0x00000000, 0x00400000),
+    Golden("a quotient of subnormals", Opcode.FDIV, 0x00000003, 0x00000002, 0x00000000, 0x3FC00000),
+    Golden("division by -0", Opcode.FDIV, 0x3F800000, 0x80000000, 0x00000000, 0xFF800000),
+    Golden("0 / 0", Opcode.FDIV, 0x00000000, 0x00000000, 0x00000000, 0x7FC00000),
+    Golden("a quotient next to a tie", Opcode.FDIV, 0x3F7FFFFF, 0x3F7FFFFE, 0x00000000, 0x3F800001),
+    Golden("the root of 2", Opcode.FSQRT, 0x40000000, 0x00000000, 0x00000000, 0x3FB504F3),
+    Golden("the root of a subnormal", Opcode.FSQRT, 0x00000001, 0x00000000, 0x00000000, 0x1A3504F3),
+    Golden("the root of -0", Opcode.FSQRT, 0x80000000, 0x00000000, 0x00000000, 0x80000000),
+    Golden("the root of -1", Opcode.FSQRT, 0xBF800000, 0x00000000, 0x00000000, 0x7FC00000),
+    Golden("the root just below 1", Opcode.FSQRT, 0x3F7FFFFF, 0x00000000, 0x00000000, 0x3F7FFFFF),
+    Golden("min orders -0 before +0", Opcode.FMIN, 0x00000000, 0x80000000, 0x00000000, 0x80000000),
+    Golden("max gives NaN for either", Opcode.FMAX, 0x3F800000, 0xFF800001, 0x00000000, 0x7FC00000),
+    Golden("integers convert to the nearest, ties to even", Opcode.I2F, 0x01000001, 0x00000000, 0x00000000, 0x4B800000),
+    Golden("floats convert to the nearest, ties to even", Opcode.F2I, 0x40200000, 0x00000000, 0x00000000, 0x00000002),
+    Golden("conversions saturate", Opcode.F2I, 0x4F000000, 0x00000000, 0x00000000, 0x7FFFFFFF),
+    Golden("NaN converts to 0", Opcode.F2I, 0x7FC00000, 0x00000000, 0x00000000, 0x00000000),
+    Golden("exp of -1", Opcode.FEXP, 0xBF800000, 0x00000000, 0x00000000, 0x3EBC5AB2),
+    Golden("exp with a subnormal result", Opcode.FEXP, 0xC2CA0000, 0x00000000, 0x00000000, 0x0000000A),
+    Golden("log of a subnormal", Opcode.FLOG, 0x00000001, 0x00000000, 0x00000000, 0xC2CE8ED0),
+    Golden("tanh across its threshold", Opcode.FTANH, 0x3F200000, 0x00000000, 0x00000000, 0x3F0DFA40),
 )
 
 TERMS = 600

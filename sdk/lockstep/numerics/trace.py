@@ -170,7 +170,7 @@ class Recomputed:
             return work(executable)
         finally:
             # A game's next move is minutes away.
-            executable.rest()
+            executable.free_scratch()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The validator: checks, before anybody joins a job, that every claim about its Programs could be defended.
 
 The rules themselves are `protocol.programs.rules`, which the contract repeats. Here they are applied to whole Programs,
-op by op, and an error names the op's index, its name and source line. `check_schedule` adds the rules between the three
+op by op, and an error names the op's index, its name and source line. `check_programs` adds the rules between the three
 Programs of a job (docs/protocol.md, section 3).
 """
 
@@ -94,7 +94,7 @@ class JobTerms(rules.Shapes, Protocol):
         """Tokens in a row of the dataset."""
 
 
-def check_schedule(step: Program, encode: Program, merge: Program, params: JobTerms) -> None:
+def check_programs(step: Program, encode: Program, merge: Program, params: JobTerms) -> None:
     """Validates the three Programs of a job and that each starts from what the one before it leaves.
 
     Raises ProgramInvalid.

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.numerics import polynomials as poly
-from lockstep.numerics.scalar import INFINITY, NAN, NEGATIVE_INFINITY, ONE, SIGN, SMALLEST_NORMAL, TWO, TWO_23, Op
+from lockstep.numerics.scalar import INFINITY, NAN, NEGATIVE_INFINITY, ONE, SIGN, SMALLEST_NORMAL, TWO, TWO_23, Opcode
 
 Words: TypeAlias = npt.NDArray[np.uint32]
 
@@ -325,12 +325,44 @@ def mov(a: Words) -> Words:
     return a
 
 
-APPLY: dict[Op, Callable[..., Any]] = {
-    Op.MOV: mov, Op.IMM: mov, Op.FADD: fadd, Op.FSUB: fsub, Op.FMUL: fmul, Op.FDIV: fdiv, Op.FFMA: ffma,
-    Op.FSQRT: fsqrt, Op.FNEG: fneg, Op.FABS: fabs, Op.FMIN: fmin, Op.FMAX: fmax, Op.FEXP: fexp, Op.FLOG: flog,
-    Op.FTANH: ftanh, Op.FLT: flt, Op.FLE: fle, Op.FEQ: feq, Op.SELECT: select, Op.IADD: iadd, Op.ISUB: isub,
-    Op.IMUL: imul, Op.IDIV: idiv, Op.IREM: irem, Op.IAND: iand, Op.IOR: ior, Op.IXOR: ixor, Op.ISHL: ishl,
-    Op.ISHR: ishr, Op.IUSHR: iushr, Op.ILT: ilt, Op.ILE: ile, Op.IEQ: ieq, Op.IMIN: imin, Op.IMAX: imax,
-    Op.I2F: i2f, Op.F2I: f2i, Op.FCANON: fcanon,
-}  # fmt: skip
+APPLY: dict[Opcode, Callable[..., Any]] = {
+    Opcode.MOV: mov,
+    Opcode.IMM: mov,
+    Opcode.FADD: fadd,
+    Opcode.FSUB: fsub,
+    Opcode.FMUL: fmul,
+    Opcode.FDIV: fdiv,
+    Opcode.FFMA: ffma,
+    Opcode.FSQRT: fsqrt,
+    Opcode.FNEG: fneg,
+    Opcode.FABS: fabs,
+    Opcode.FMIN: fmin,
+    Opcode.FMAX: fmax,
+    Opcode.FEXP: fexp,
+    Opcode.FLOG: flog,
+    Opcode.FTANH: ftanh,
+    Opcode.FLT: flt,
+    Opcode.FLE: fle,
+    Opcode.FEQ: feq,
+    Opcode.SELECT: select,
+    Opcode.IADD: iadd,
+    Opcode.ISUB: isub,
+    Opcode.IMUL: imul,
+    Opcode.IDIV: idiv,
+    Opcode.IREM: irem,
+    Opcode.IAND: iand,
+    Opcode.IOR: ior,
+    Opcode.IXOR: ixor,
+    Opcode.ISHL: ishl,
+    Opcode.ISHR: ishr,
+    Opcode.IUSHR: iushr,
+    Opcode.ILT: ilt,
+    Opcode.ILE: ile,
+    Opcode.IEQ: ieq,
+    Opcode.IMIN: imin,
+    Opcode.IMAX: imax,
+    Opcode.I2F: i2f,
+    Opcode.F2I: f2i,
+    Opcode.FCANON: fcanon,
+}
 """By opcode; it takes as many arrays as `ARITY` says."""

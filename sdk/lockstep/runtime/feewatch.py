@@ -50,7 +50,7 @@ class FeeWatch:
         self._since: float | None = None
         self._head: object = None
 
-    def look(self, head: object) -> str:
+    def poll(self, head: object) -> str:
         """Returns a message about the transactions that the fee bound holds back; "" if there are none. Raises
         Unreachable.
 

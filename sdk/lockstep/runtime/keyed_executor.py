@@ -1,7 +1,7 @@
 """Runs work on threads beside a loop: the loop starts it under a key and takes the result at a later poll.
 
     loop:           begin(key, work) ......... take(key) -> the result, once; raises what the work raised
-    worker thread:               work()  -> wake()
+    worker thread:               work()  -> on_done()
 
 Every program of the market talks to the chain in one loop; computing, reading files and waiting for other parties
 happen on worker threads, so that no deadline passes meanwhile.
@@ -29,10 +29,10 @@ def _nothing() -> None:
 class KeyedExecutor(Generic[Key, Result]):
     """Runs pieces of work on threads, and holds their futures by key."""
 
-    def __init__(self, name: str, wake: Callable[[], None] = _nothing, *, threads: int = 1) -> None:
-        """`wake` is called from the worker thread whenever a piece of work ends."""
+    def __init__(self, name: str, on_done: Callable[[], None] = _nothing, *, threads: int = 1) -> None:
+        """`on_done` is called from the worker thread whenever a piece of work ends."""
         self._pool = ThreadPoolExecutor(threads, name)
-        self._wake = wake
+        self._on_done = on_done
         self._work: dict[Key, Future[Result]] = {}
         self._cancelled: set[Key] = set()
         self._stop = threading.Event()
@@ -41,7 +41,7 @@ class KeyedExecutor(Generic[Key, Result]):
         """Starts a piece of work, unless one with this key is there."""
         if key not in self._work:
             self._work[key] = self._pool.submit(work)
-            self._work[key].add_done_callback(lambda _: self._wake())
+            self._work[key].add_done_callback(lambda _: self._on_done())
 
     def __contains__(self, key: Key) -> bool:
         """Returns True if a piece of work with this key is running, or finished and not taken."""

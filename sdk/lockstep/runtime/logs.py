@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from lockstep.base.legible import legible, on_one_line
+from lockstep.base.escaping import legible, on_one_line
 from lockstep.base.redaction import scrubbed
 
 NOISY = ("web3", "urllib3", "httpx2", "asyncio", "celery", "kombu", "alembic", "uvicorn.access")

@@ -16,7 +16,7 @@ from lockstep.protocol.jobs import JobState, Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, Cid, Digest, JobId, Seed, StateRoot, TraceRoot
-from lockstep.runtime.guard.memory import GuardMemory, Place, SigningRecord
+from lockstep.runtime.guard.memory import GuardMemory, RecordKey, SigningRecord
 from lockstep.storage.payload import store_checkpoint
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 
-def place_of_merge(job: JobId, books: JobState, r: SeenRound) -> Place:
+def place_of_merge(job: JobId, books: JobState, r: SeenRound) -> RecordKey:
     """Returns the place of a round's next merge, by the attempt that the job is in; others may raise that up to the
     block in which it is mined."""
     claim = claim_id(job, r.number, views.merge_attempt(books, r.phase), MERGE_SLOT)
-    return Place(claim, Seed(r.state.seed), StateRoot(r.state.merge_in))
+    return RecordKey(claim, Seed(r.state.seed), StateRoot(r.state.merge_in))
 
 
-def bind_merge(guard: GuardMemory, place: Place, out: StateRoot, out2: StateRoot) -> None:
+def bind_merge(guard: GuardMemory, place: RecordKey, out: StateRoot, out2: StateRoot) -> None:
     """Records a merge's outputs before they are signed; raises GuardRefused if others are recorded."""
     trace = TraceRoot(trace_root([StateRoot(merkle.node(out, out2))]))
     guard.bind(place, SigningRecord(trace, Digest(out), Digest(out2), bytes(32), Cid(""), Cid("")))
 
 
 def compute(
-    run: ClaimRun, place: Place, guard: GuardMemory, store: ContentStore, keep: Callable[[ComputedMerge], object],
+    run: ClaimRun, place: RecordKey, guard: GuardMemory, store: ContentStore, keep: Callable[[ComputedMerge], object],
     otherwise: LockstepError,
 ) -> tuple[ComputedMerge, Cid]:  # fmt: skip
     """Runs a merge within its turn, binds it, has `keep` see that it can be defended, stores its checkpoint.
@@ -56,7 +56,7 @@ def compute(
     return done, store_checkpoint(store, done.checkpoint)
 
 
-def may_claim(guard: GuardMemory, place: Place, r: SeenRound, out: StateRoot, out2: StateRoot) -> bool:
+def may_claim(guard: GuardMemory, place: RecordKey, r: SeenRound, out: StateRoot, out2: StateRoot) -> bool:
     """Returns True if a merge that was computed may be claimed, and is bound; False if other outputs stand."""
     # INVARIANT: who merges again has computed what it claims, and false outputs are nobody's to back.
     if r.phase == Phase.LEAD and (out, out2) != (r.state.next_shared, r.state.next_outer):

@@ -94,7 +94,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="metrics-sample", daemon=True)
         self._thread.start()
 
-    def look(self) -> MetricSample | None:
+    def poll(self) -> MetricSample | None:
         """Returns the last sample and requests the next one; None if there is none, or if the last scrape was long ago.
 
         While the chain does not answer, the last sample stays: its head ages, and a game's clock is not lost.
@@ -187,7 +187,7 @@ def families(role: str, me: str, vitals: Vitals, sampler: Sampler) -> Iterator[A
     failures = CounterMetricFamily("lockstep_sample_failures", "Samples of the chain that failed.")
     failures.add_metric([], sampler.failures)
     yield failures
-    last = sampler.look()
+    last = sampler.poll()
     if last is None:
         return
     yield gauge("head_block", "The chain's latest block.", last.head)

@@ -71,7 +71,7 @@ class HeadTracker:
         self._next = self._came = 0.0
         self._gaps: deque[float] = deque(maxlen=PACE_SEEN)
 
-    def look(self) -> Head:
+    def poll(self) -> Head:
         """Returns the latest block, or the one of a moment ago. Raises `Unreachable`."""
         now = self._clock()
         if self._head is not None and now < self._next:

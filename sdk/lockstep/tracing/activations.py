@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.tracing.graph import F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
 from lockstep.tracing.pointwise import cos, erf, sigmoid, sin
@@ -16,50 +16,50 @@ from lockstep.tracing.pointwise import cos, erf, sigmoid, sin
 @rule("log1p")
 def log1p(low: Lowering, x: Node) -> Node:
     """log(1 + x), to a few units in the last place where x is small (Goldberg 1991, theorem 4)."""
-    u = low.f(Op.FADD, 1.0, x)
-    ratio = low.f(Op.FDIV, low.f(Op.FMUL, x, low.f(Op.FLOG, u)), low.f(Op.FSUB, u, 1.0))
-    near = low.select(low.test(Op.FEQ, u, 1.0), x, ratio, F32)
-    return low.select(low.test(Op.FEQ, x, math.inf), x, near, F32)
+    u = low.f(Opcode.FADD, 1.0, x)
+    ratio = low.f(Opcode.FDIV, low.f(Opcode.FMUL, x, low.f(Opcode.FLOG, u)), low.f(Opcode.FSUB, u, 1.0))
+    near = low.select(low.test(Opcode.FEQ, u, 1.0), x, ratio, F32)
+    return low.select(low.test(Opcode.FEQ, x, math.inf), x, near, F32)
 
 
 @rule("expm1")
 def expm1(low: Lowering, x: Node) -> Node:
     """exp(x) - 1, to a few units in the last place where x is small (Higham 2002, algorithm 1.2)."""
-    u = low.f(Op.FEXP, x)
-    less = low.f(Op.FSUB, u, 1.0)
-    ratio = low.f(Op.FDIV, low.f(Op.FMUL, less, x), low.f(Op.FLOG, u))
-    plain = low.test(Op.FLT, 1.0, low.f(Op.FABS, x))
-    return low.select(low.test(Op.FEQ, u, 1.0), x, low.select(plain, less, ratio, F32), F32)
+    u = low.f(Opcode.FEXP, x)
+    less = low.f(Opcode.FSUB, u, 1.0)
+    ratio = low.f(Opcode.FDIV, low.f(Opcode.FMUL, less, x), low.f(Opcode.FLOG, u))
+    plain = low.test(Opcode.FLT, 1.0, low.f(Opcode.FABS, x))
+    return low.select(low.test(Opcode.FEQ, u, 1.0), x, low.select(plain, less, ratio, F32), F32)
 
 
 @rule("exp2")
 def exp2(low: Lowering, x: Node) -> Node:
     """2 ** x."""
-    return low.f(Op.FEXP, low.f(Op.FMUL, x, math.log(2)))
+    return low.f(Opcode.FEXP, low.f(Opcode.FMUL, x, math.log(2)))
 
 
 @rule("logaddexp")
 def logaddexp(low: Lowering, a: Node, b: Node) -> Node:
     """log(exp(a) + exp(b)), without overflow; equal infinities stay."""
-    apart = low.select(low.test(Op.FEQ, a, b), 0.0, low.f(Op.FABS, low.f(Op.FSUB, a, b)), F32)
-    return low.f(Op.FADD, low.f(Op.FMAX, a, b), _log_of_one_and(low, apart))
+    apart = low.select(low.test(Opcode.FEQ, a, b), 0.0, low.f(Opcode.FABS, low.f(Opcode.FSUB, a, b)), F32)
+    return low.f(Opcode.FADD, low.f(Opcode.FMAX, a, b), _log_of_one_and(low, apart))
 
 
 def _log_of_one_and(low: Lowering, x: Node) -> Node:
     """log(1 + exp(-x)), of x >= 0."""
-    return low.f(Op.FLOG, low.f(Op.FADD, 1.0, low.f(Op.FEXP, low.f(Op.FNEG, x))))
+    return low.f(Opcode.FLOG, low.f(Opcode.FADD, 1.0, low.f(Opcode.FEXP, low.f(Opcode.FNEG, x))))
 
 
 @rule("xlogy.Tensor")
 def xlogy(low: Lowering, x: Node, y: Node) -> Node:
     """x log(y), zero where x is."""
-    return low.select(low.test(Op.FEQ, x, 0.0), 0.0, low.f(Op.FMUL, x, low.f(Op.FLOG, y)), F32)
+    return low.select(low.test(Opcode.FEQ, x, 0.0), 0.0, low.f(Opcode.FMUL, x, low.f(Opcode.FLOG, y)), F32)
 
 
 @rule("erfc")
 def erfc(low: Lowering, x: Node) -> Node:
     """1 - erf(x), to the absolute error of erf."""
-    return low.f(Op.FSUB, 1.0, erf(low, x))
+    return low.f(Opcode.FSUB, 1.0, erf(low, x))
 
 
 # --- hyperbolic --------------------------------------------------------------------------------------------
@@ -68,40 +68,42 @@ def erfc(low: Lowering, x: Node) -> Node:
 @rule("sinh")
 def sinh(low: Lowering, x: Node) -> Node:
     """(exp(x) - exp(-x)) / 2."""
-    less = expm1(low, low.f(Op.FABS, x))
-    half = low.f(Op.FMUL, 0.5, low.f(Op.FADD, less, low.f(Op.FDIV, less, low.f(Op.FADD, less, 1.0))))
-    return low.select(low.test(Op.FLT, x, 0.0), low.f(Op.FNEG, half), half, F32)
+    less = expm1(low, low.f(Opcode.FABS, x))
+    half = low.f(Opcode.FMUL, 0.5, low.f(Opcode.FADD, less, low.f(Opcode.FDIV, less, low.f(Opcode.FADD, less, 1.0))))
+    return low.select(low.test(Opcode.FLT, x, 0.0), low.f(Opcode.FNEG, half), half, F32)
 
 
 @rule("cosh")
 def cosh(low: Lowering, x: Node) -> Node:
     """(exp(x) + exp(-x)) / 2."""
-    u = low.f(Op.FEXP, low.f(Op.FABS, x))
-    return low.f(Op.FMUL, 0.5, low.f(Op.FADD, u, low.f(Op.FDIV, 1.0, u)))
+    u = low.f(Opcode.FEXP, low.f(Opcode.FABS, x))
+    return low.f(Opcode.FMUL, 0.5, low.f(Opcode.FADD, u, low.f(Opcode.FDIV, 1.0, u)))
 
 
 @rule("asinh")
 def asinh(low: Lowering, x: Node) -> Node:
     """sign(x) log(|x| + sqrt(x^2 + 1))."""
-    size = low.f(Op.FABS, x)
-    square = low.f(Op.FMUL, x, x)
-    root = low.f(Op.FSQRT, low.f(Op.FADD, square, 1.0))
-    value = log1p(low, low.f(Op.FADD, size, low.f(Op.FDIV, square, low.f(Op.FADD, 1.0, root))))
-    return low.select(low.test(Op.FLT, x, 0.0), low.f(Op.FNEG, value), value, F32)
+    size = low.f(Opcode.FABS, x)
+    square = low.f(Opcode.FMUL, x, x)
+    root = low.f(Opcode.FSQRT, low.f(Opcode.FADD, square, 1.0))
+    value = log1p(low, low.f(Opcode.FADD, size, low.f(Opcode.FDIV, square, low.f(Opcode.FADD, 1.0, root))))
+    return low.select(low.test(Opcode.FLT, x, 0.0), low.f(Opcode.FNEG, value), value, F32)
 
 
 @rule("acosh")
 def acosh(low: Lowering, x: Node) -> Node:
     """log(x + sqrt(x^2 - 1)), of x >= 1."""
-    less = low.f(Op.FSUB, x, 1.0)
-    root = low.f(Op.FSQRT, low.f(Op.FMUL, less, low.f(Op.FADD, x, 1.0)))
-    return log1p(low, low.f(Op.FADD, less, root))
+    less = low.f(Opcode.FSUB, x, 1.0)
+    root = low.f(Opcode.FSQRT, low.f(Opcode.FMUL, less, low.f(Opcode.FADD, x, 1.0)))
+    return log1p(low, low.f(Opcode.FADD, less, root))
 
 
 @rule("atanh")
 def atanh(low: Lowering, x: Node) -> Node:
     """log((1 + x) / (1 - x)) / 2."""
-    return low.f(Op.FMUL, 0.5, log1p(low, low.f(Op.FDIV, low.f(Op.FMUL, 2.0, x), low.f(Op.FSUB, 1.0, x))))
+    return low.f(
+        Opcode.FMUL, 0.5, log1p(low, low.f(Opcode.FDIV, low.f(Opcode.FMUL, 2.0, x), low.f(Opcode.FSUB, 1.0, x)))
+    )
 
 
 # --- circular ----------------------------------------------------------------------------------------------
@@ -110,7 +112,7 @@ def atanh(low: Lowering, x: Node) -> Node:
 @rule("tan")
 def tan(low: Lowering, x: Node) -> Node:
     """sin(x) / cos(x)."""
-    return low.f(Op.FDIV, sin(low, x), cos(low, x))
+    return low.f(Opcode.FDIV, sin(low, x), cos(low, x))
 
 
 _ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
@@ -120,44 +122,47 @@ _ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-
 @rule("atan")
 def atan(low: Lowering, x: Node) -> Node:
     """Arc tangent: absolute error below 2e-7."""
-    size = low.f(Op.FABS, x)
-    far, middle = low.test(Op.FLT, math.tan(3 * math.pi / 8), size), low.test(Op.FLT, math.tan(math.pi / 8), size)
-    turned = low.f(Op.FDIV, low.f(Op.FSUB, size, 1.0), low.f(Op.FADD, size, 1.0))
+    size = low.f(Opcode.FABS, x)
+    far, middle = (
+        low.test(Opcode.FLT, math.tan(3 * math.pi / 8), size),
+        low.test(Opcode.FLT, math.tan(math.pi / 8), size),
+    )
+    turned = low.f(Opcode.FDIV, low.f(Opcode.FSUB, size, 1.0), low.f(Opcode.FADD, size, 1.0))
     r = low.select(middle, turned, size, F32)
-    r = low.select(far, low.f(Op.FDIV, -1.0, size), r, F32)
+    r = low.select(far, low.f(Opcode.FDIV, -1.0, size), r, F32)
     start = low.select(far, math.pi / 2, low.select(middle, math.pi / 4, 0.0, F32), F32)
-    z = low.f(Op.FMUL, r, r)
+    z = low.f(Opcode.FMUL, r, r)
     series = low.cast(_ATAN[0], F32)
     for coefficient in _ATAN[1:]:
-        series = low.f(Op.FFMA, series, z, coefficient)
-    value = low.f(Op.FADD, start, low.f(Op.FFMA, low.f(Op.FMUL, series, z), r, r))
-    return low.select(low.test(Op.FLT, x, 0.0), low.f(Op.FNEG, value), value, F32)
+        series = low.f(Opcode.FFMA, series, z, coefficient)
+    value = low.f(Opcode.FADD, start, low.f(Opcode.FFMA, low.f(Opcode.FMUL, series, z), r, r))
+    return low.select(low.test(Opcode.FLT, x, 0.0), low.f(Opcode.FNEG, value), value, F32)
 
 
 @rule("asin")
 def asin(low: Lowering, x: Node) -> Node:
     """atan(x / sqrt(1 - x^2))."""
-    return atan(low, low.f(Op.FDIV, x, _other_leg(low, x)))
+    return atan(low, low.f(Opcode.FDIV, x, _other_leg(low, x)))
 
 
 @rule("acos")
 def acos(low: Lowering, x: Node) -> Node:
     """2 atan(sqrt((1 - x) / (1 + x)))."""
-    ratio = low.f(Op.FDIV, low.f(Op.FSUB, 1.0, x), low.f(Op.FADD, 1.0, x))
-    return low.f(Op.FMUL, 2.0, atan(low, low.f(Op.FSQRT, ratio)))
+    ratio = low.f(Opcode.FDIV, low.f(Opcode.FSUB, 1.0, x), low.f(Opcode.FADD, 1.0, x))
+    return low.f(Opcode.FMUL, 2.0, atan(low, low.f(Opcode.FSQRT, ratio)))
 
 
 def _other_leg(low: Lowering, x: Node) -> Node:
-    return low.f(Op.FSQRT, low.f(Op.FMUL, low.f(Op.FSUB, 1.0, x), low.f(Op.FADD, 1.0, x)))
+    return low.f(Opcode.FSQRT, low.f(Opcode.FMUL, low.f(Opcode.FSUB, 1.0, x), low.f(Opcode.FADD, 1.0, x)))
 
 
 @rule("atan2")
 def atan2(low: Lowering, y: Node, x: Node) -> Node:
     """The angle of (x, y); 0 where both are."""
-    both = low.i(Op.IAND, low.test(Op.FEQ, x, 0.0), low.test(Op.FEQ, y, 0.0))
-    angle = low.select(both, 0.0, atan(low, low.f(Op.FDIV, y, x)), F32)
-    half = low.select(low.test(Op.FLT, y, 0.0), -math.pi, math.pi, F32)
-    return low.select(low.test(Op.FLT, x, 0.0), low.f(Op.FADD, angle, half), angle, F32)
+    both = low.i(Opcode.IAND, low.test(Opcode.FEQ, x, 0.0), low.test(Opcode.FEQ, y, 0.0))
+    angle = low.select(both, 0.0, atan(low, low.f(Opcode.FDIV, y, x)), F32)
+    half = low.select(low.test(Opcode.FLT, y, 0.0), -math.pi, math.pi, F32)
+    return low.select(low.test(Opcode.FLT, x, 0.0), low.f(Opcode.FADD, angle, half), angle, F32)
 
 
 # --- activations -------------------------------------------------------------------------------------------
@@ -165,43 +170,45 @@ def atan2(low: Lowering, y: Node, x: Node) -> Node:
 
 def soft_plus(low: Lowering, x: Node) -> Node:
     """log(1 + exp(x)), without overflow."""
-    return low.f(Op.FADD, low.f(Op.FMAX, x, 0.0), _log_of_one_and(low, low.f(Op.FABS, x)))
+    return low.f(Opcode.FADD, low.f(Opcode.FMAX, x, 0.0), _log_of_one_and(low, low.f(Opcode.FABS, x)))
 
 
 @rule("softplus")
 def softplus(low: Lowering, x: Node, beta: float = 1, threshold: float = 20) -> Node:
     """log(1 + exp(beta x)) / beta; x where beta x is above the threshold."""
-    z = low.f(Op.FMUL, x, float(beta))
-    value = low.f(Op.FMUL, soft_plus(low, z), 1 / beta)
-    return low.select(low.test(Op.FLT, float(threshold), z), x, value, F32)
+    z = low.f(Opcode.FMUL, x, float(beta))
+    value = low.f(Opcode.FMUL, soft_plus(low, z), 1 / beta)
+    return low.select(low.test(Opcode.FLT, float(threshold), z), x, value, F32)
 
 
 @rule("softplus_backward")
 def softplus_backward(low: Lowering, grad: Node, x: Node, beta: float, threshold: float) -> Node:
     """grad sigmoid(beta x); grad above the threshold."""
-    z = low.f(Op.FMUL, x, float(beta))
-    slope = low.f(Op.FMUL, grad, sigmoid(low, z))
-    return low.select(low.test(Op.FLT, float(threshold), z), grad, slope, F32)
+    z = low.f(Opcode.FMUL, x, float(beta))
+    slope = low.f(Opcode.FMUL, grad, sigmoid(low, z))
+    return low.select(low.test(Opcode.FLT, float(threshold), z), grad, slope, F32)
 
 
 @rule("log_sigmoid_forward")
 def log_sigmoid(low: Lowering, x: Node) -> tuple[Node, Node]:
     """log(sigmoid(x)), without overflow; with exp(-|x|)."""
-    size = low.f(Op.FABS, x)
-    return low.f(Op.FSUB, low.f(Op.FMIN, x, 0.0), _log_of_one_and(low, size)), low.f(Op.FEXP, low.f(Op.FNEG, size))
+    size = low.f(Opcode.FABS, x)
+    return low.f(Opcode.FSUB, low.f(Opcode.FMIN, x, 0.0), _log_of_one_and(low, size)), low.f(
+        Opcode.FEXP, low.f(Opcode.FNEG, size)
+    )
 
 
 @rule("log_sigmoid_backward")
 def log_sigmoid_backward(low: Lowering, grad: Node, x: Node, _buffer: Node) -> Node:
     """grad sigmoid(-x)."""
-    return low.f(Op.FMUL, grad, sigmoid(low, low.f(Op.FNEG, x)))
+    return low.f(Opcode.FMUL, grad, sigmoid(low, low.f(Opcode.FNEG, x)))
 
 
 @rule("elu")
 def elu(low: Lowering, x: Node, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Node:
     """scale x above zero, else alpha scale (exp(input_scale x) - 1) (Clevert 2016, equation 16)."""
-    below = low.f(Op.FMUL, expm1(low, low.f(Op.FMUL, x, float(input_scale))), float(alpha * scale))
-    return low.select(low.test(Op.FLT, 0.0, x), low.f(Op.FMUL, x, float(scale)), below, F32)
+    below = low.f(Opcode.FMUL, expm1(low, low.f(Opcode.FMUL, x, float(input_scale))), float(alpha * scale))
+    return low.select(low.test(Opcode.FLT, 0.0, x), low.f(Opcode.FMUL, x, float(scale)), below, F32)
 
 
 @rule("elu_backward")
@@ -209,13 +216,13 @@ def elu_backward(
     low: Lowering, grad: Node, alpha: float, scale: float, input_scale: float, is_result: bool, x: Node
 ) -> Node:
     """grad times the slope, from the input or from the result."""
-    positive = low.f(Op.FMUL, grad, float(scale))
+    positive = low.f(Opcode.FMUL, grad, float(scale))
     if is_result:
-        slope = low.f(Op.FMUL, low.f(Op.FADD, x, float(alpha * scale)), float(input_scale))
+        slope = low.f(Opcode.FMUL, low.f(Opcode.FADD, x, float(alpha * scale)), float(input_scale))
     else:
-        raised = low.f(Op.FEXP, low.f(Op.FMUL, x, float(input_scale)))
-        slope = low.f(Op.FMUL, raised, float(alpha * scale * input_scale))
-    return low.select(low.test(Op.FLT, 0.0, x), positive, low.f(Op.FMUL, grad, slope), F32)
+        raised = low.f(Opcode.FEXP, low.f(Opcode.FMUL, x, float(input_scale)))
+        slope = low.f(Opcode.FMUL, raised, float(alpha * scale * input_scale))
+    return low.select(low.test(Opcode.FLT, 0.0, x), positive, low.f(Opcode.FMUL, grad, slope), F32)
 
 
 @rule("celu")
@@ -227,107 +234,107 @@ def celu(low: Lowering, x: Node, alpha: float = 1) -> Node:
 @rule("leaky_relu")
 def leaky_relu(low: Lowering, x: Node, slope: float = 0.01) -> Node:
     """x above zero, else slope x."""
-    return low.select(low.test(Op.FLT, 0.0, x), x, low.f(Op.FMUL, x, float(slope)), F32)
+    return low.select(low.test(Opcode.FLT, 0.0, x), x, low.f(Opcode.FMUL, x, float(slope)), F32)
 
 
 @rule("leaky_relu_backward")
 def leaky_relu_backward(low: Lowering, grad: Node, x: Node, slope: float, _is_result: bool) -> Node:
     """grad above zero, else slope grad."""
-    return low.select(low.test(Op.FLT, 0.0, x), grad, low.f(Op.FMUL, grad, float(slope)), F32)
+    return low.select(low.test(Opcode.FLT, 0.0, x), grad, low.f(Opcode.FMUL, grad, float(slope)), F32)
 
 
 @rule("_prelu_kernel")
 def prelu(low: Lowering, x: Node, weight: Node) -> Node:
     """x above zero, else weight x."""
-    return low.select(low.test(Op.FLT, 0.0, x), x, low.f(Op.FMUL, weight, x), F32)
+    return low.select(low.test(Opcode.FLT, 0.0, x), x, low.f(Opcode.FMUL, weight, x), F32)
 
 
 @rule("_prelu_kernel_backward")
 def prelu_backward(low: Lowering, grad: Node, x: Node, weight: Node) -> tuple[Node, Node]:
     """Gradients of x and of the weight, element by element."""
-    above = low.test(Op.FLT, 0.0, x)
-    of_x = low.select(above, grad, low.f(Op.FMUL, weight, grad), F32)
-    return of_x, low.select(above, 0.0, low.f(Op.FMUL, x, grad), F32)
+    above = low.test(Opcode.FLT, 0.0, x)
+    of_x = low.select(above, grad, low.f(Opcode.FMUL, weight, grad), F32)
+    return of_x, low.select(above, 0.0, low.f(Opcode.FMUL, x, grad), F32)
 
 
 @rule("hardtanh")
 def hardtanh(low: Lowering, x: Node, lower: float = -1, upper: float = 1) -> Node:
     """min(max(x, lower), upper)."""
-    return low.f(Op.FMIN, low.f(Op.FMAX, x, float(lower)), float(upper))
+    return low.f(Opcode.FMIN, low.f(Opcode.FMAX, x, float(lower)), float(upper))
 
 
 @rule("hardtanh_backward")
 def hardtanh_backward(low: Lowering, grad: Node, x: Node, lower: float, upper: float) -> Node:
     """grad strictly between the bounds, else 0."""
-    inside = low.i(Op.IAND, low.test(Op.FLT, float(lower), x), low.test(Op.FLT, x, float(upper)))
+    inside = low.i(Opcode.IAND, low.test(Opcode.FLT, float(lower), x), low.test(Opcode.FLT, x, float(upper)))
     return low.select(inside, grad, 0.0, F32)
 
 
 @rule("hardshrink")
 def hardshrink(low: Lowering, x: Node, limit: float = 0.5) -> Node:
     """x, 0 where |x| is not above the limit."""
-    return low.select(low.test(Op.FLE, low.f(Op.FABS, x), float(limit)), 0.0, x, F32)
+    return low.select(low.test(Opcode.FLE, low.f(Opcode.FABS, x), float(limit)), 0.0, x, F32)
 
 
 @rule("softshrink")
 def softshrink(low: Lowering, x: Node, limit: float = 0.5) -> Node:
     """x, nearer to zero by the limit; 0 where |x| is not above it."""
-    nearer = low.f(Op.FADD, x, low.select(low.test(Op.FLT, x, 0.0), float(limit), -float(limit), F32))
-    return low.select(low.test(Op.FLE, low.f(Op.FABS, x), float(limit)), 0.0, nearer, F32)
+    nearer = low.f(Opcode.FADD, x, low.select(low.test(Opcode.FLT, x, 0.0), float(limit), -float(limit), F32))
+    return low.select(low.test(Opcode.FLE, low.f(Opcode.FABS, x), float(limit)), 0.0, nearer, F32)
 
 
 @rule("hardshrink_backward", "softshrink_backward")
 def shrink_backward(low: Lowering, grad: Node, x: Node, limit: float) -> Node:
     """grad, 0 where |x| is not above the limit."""
-    return low.select(low.test(Op.FLE, low.f(Op.FABS, x), float(limit)), 0.0, grad, F32)
+    return low.select(low.test(Opcode.FLE, low.f(Opcode.FABS, x), float(limit)), 0.0, grad, F32)
 
 
 @rule("threshold")
 def threshold(low: Lowering, x: Node, limit: float, value: float) -> Node:
     """x above the limit, else the value."""
     if x.dtype != F32:
-        return low.select(low.test(Op.ILE, x, int(limit)), int(value), x, I32)
-    return low.select(low.test(Op.FLE, x, float(limit)), float(value), x, F32)
+        return low.select(low.test(Opcode.ILE, x, int(limit)), int(value), x, I32)
+    return low.select(low.test(Opcode.FLE, x, float(limit)), float(value), x, F32)
 
 
 @rule("hardsigmoid")
 def hardsigmoid(low: Lowering, x: Node) -> Node:
     """min(max(x + 3, 0), 6) / 6 (Howard 2019, section 5.2)."""
-    return low.f(Op.FDIV, hardtanh(low, low.f(Op.FADD, x, 3.0), 0, 6), 6.0)
+    return low.f(Opcode.FDIV, hardtanh(low, low.f(Opcode.FADD, x, 3.0), 0, 6), 6.0)
 
 
 @rule("hardsigmoid_backward")
 def hardsigmoid_backward(low: Lowering, grad: Node, x: Node) -> Node:
     """grad / 6 strictly between -3 and 3, else 0."""
-    return hardtanh_backward(low, low.f(Op.FDIV, grad, 6.0), x, -3, 3)
+    return hardtanh_backward(low, low.f(Opcode.FDIV, grad, 6.0), x, -3, 3)
 
 
 @rule("hardswish")
 def hardswish(low: Lowering, x: Node) -> Node:
     """x min(max(x + 3, 0), 6) / 6 (Howard 2019, section 5.2)."""
-    return low.f(Op.FDIV, low.f(Op.FMUL, x, hardtanh(low, low.f(Op.FADD, x, 3.0), 0, 6)), 6.0)
+    return low.f(Opcode.FDIV, low.f(Opcode.FMUL, x, hardtanh(low, low.f(Opcode.FADD, x, 3.0), 0, 6)), 6.0)
 
 
 @rule("hardswish_backward")
 def hardswish_backward(low: Lowering, grad: Node, x: Node) -> Node:
     """grad (x / 3 + 1 / 2) between -3 and 3; 0 below, grad above."""
-    slope = low.f(Op.FMUL, grad, low.f(Op.FADD, low.f(Op.FDIV, x, 3.0), 0.5))
-    above = low.select(low.test(Op.FLT, x, 3.0), slope, grad, F32)
-    return low.select(low.test(Op.FLE, x, -3.0), 0.0, above, F32)
+    slope = low.f(Opcode.FMUL, grad, low.f(Opcode.FADD, low.f(Opcode.FDIV, x, 3.0), 0.5))
+    above = low.select(low.test(Opcode.FLT, x, 3.0), slope, grad, F32)
+    return low.select(low.test(Opcode.FLE, x, -3.0), 0.0, above, F32)
 
 
 @rule("mish")
 def mish(low: Lowering, x: Node) -> Node:
     """x tanh(log(1 + exp(x))) (Misra 2019, section 2)."""
-    return low.f(Op.FMUL, x, low.f(Op.FTANH, soft_plus(low, x)))
+    return low.f(Opcode.FMUL, x, low.f(Opcode.FTANH, soft_plus(low, x)))
 
 
 @rule("mish_backward")
 def mish_backward(low: Lowering, grad: Node, x: Node) -> Node:
     """grad (t + x sigmoid(x) (1 - t^2)), t = tanh(log(1 + exp(x)))."""
-    t = low.f(Op.FTANH, soft_plus(low, x))
-    bend = low.f(Op.FMUL, low.f(Op.FMUL, x, sigmoid(low, x)), low.f(Op.FSUB, 1.0, low.f(Op.FMUL, t, t)))
-    return low.f(Op.FMUL, grad, low.f(Op.FADD, t, bend))
+    t = low.f(Opcode.FTANH, soft_plus(low, x))
+    bend = low.f(Opcode.FMUL, low.f(Opcode.FMUL, x, sigmoid(low, x)), low.f(Opcode.FSUB, 1.0, low.f(Opcode.FMUL, t, t)))
+    return low.f(Opcode.FMUL, grad, low.f(Opcode.FADD, t, bend))
 
 
 def _halves(low: Lowering, x: Node, dim: int) -> tuple[int, Node, Node]:
@@ -340,7 +347,7 @@ def _halves(low: Lowering, x: Node, dim: int) -> tuple[int, Node, Node]:
 def glu(low: Lowering, x: Node, dim: int = -1) -> Node:
     """a sigmoid(b), of the two halves of an axis (Dauphin 2017, equation 1)."""
     _, a, b = _halves(low, x, dim)
-    return low.f(Op.FMUL, a, sigmoid(low, b))
+    return low.f(Opcode.FMUL, a, sigmoid(low, b))
 
 
 @rule("glu_backward")
@@ -348,8 +355,8 @@ def glu_backward(low: Lowering, grad: Node, x: Node, dim: int) -> Node:
     """The gradients of both halves: grad s for a, grad a s (1 - s) for b, with s = sigmoid(b)."""
     dim, a, b = _halves(low, x, dim)
     s = sigmoid(low, b)
-    of_a = low.f(Op.FMUL, grad, s)
-    of_b = low.f(Op.FMUL, low.f(Op.FMUL, of_a, a), low.f(Op.FSUB, 1.0, s))
+    of_a = low.f(Opcode.FMUL, grad, s)
+    of_b = low.f(Opcode.FMUL, low.f(Opcode.FMUL, of_a, a), low.f(Opcode.FSUB, 1.0, s))
     return low.graph.concat([of_a, of_b], dim)
 
 
@@ -360,14 +367,14 @@ def glu_backward(low: Lowering, grad: Node, x: Node, dim: int) -> Node:
 def fmod(low: Lowering, a: Node, b: Any) -> Node:
     """a - b trunc(a / b)."""
     if low.dtype != F32:
-        return low.i(Op.IREM, a, b)
-    return low.f(Op.FSUB, a, low.f(Op.FMUL, b, low.truncate(low.f(Op.FDIV, a, b))))
+        return low.i(Opcode.IREM, a, b)
+    return low.f(Opcode.FSUB, a, low.f(Opcode.FMUL, b, low.truncate(low.f(Opcode.FDIV, a, b))))
 
 
 @rule("isinf")
 def isinf(low: Lowering, x: Node) -> Node:
     """|x| is infinite."""
-    return low.test(Op.FEQ, low.f(Op.FABS, low.cast(x, F32)), math.inf)
+    return low.test(Opcode.FEQ, low.f(Opcode.FABS, low.cast(x, F32)), math.inf)
 
 
 _LARGEST = 3.4028234663852886e38
@@ -380,5 +387,7 @@ def nan_to_num(
     """Replaces NaN and infinities: by 0 and the largest numbers, or by the given ones."""
     high = _LARGEST if posinf is None else float(posinf)
     deep = -_LARGEST if neginf is None else float(neginf)
-    y = low.select(low.test(Op.FEQ, x, math.inf), high, low.select(low.test(Op.FEQ, x, -math.inf), deep, x, F32), F32)
-    return low.select(low.test(Op.FEQ, x, x), y, float(nan or 0.0), F32)
+    y = low.select(
+        low.test(Opcode.FEQ, x, math.inf), high, low.select(low.test(Opcode.FEQ, x, -math.inf), deep, x, F32), F32
+    )
+    return low.select(low.test(Opcode.FEQ, x, x), y, float(nan or 0.0), F32)

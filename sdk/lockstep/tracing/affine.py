@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, compress, pairwise
 from math import prod
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.program import Tag
 
 Axes = tuple[int, ...]
@@ -41,7 +41,7 @@ class Leaf:
 class Inst:
     """A scalar operation on expressions."""
 
-    op: Op
+    op: Opcode
     args: tuple[Expr, ...] = ()
     imm: int = 0
 
@@ -74,7 +74,7 @@ class ExpressionPool:
         assert isinstance(found, Leaf)
         return found
 
-    def inst(self, op: Op, args: Sequence[Expr] = (), imm: int = 0) -> Inst:
+    def inst(self, op: Opcode, args: Sequence[Expr] = (), imm: int = 0) -> Inst:
         """Returns the one shared node for this operation on these arguments."""
         key = ("inst", int(op), tuple(id(a) for a in args), imm)
         found = self._known.setdefault(key, Inst(op, tuple(args), imm))
@@ -276,7 +276,7 @@ class Views:
 
     def constant(self, val: Val) -> Val | None:
         """Returns an immediate as a window with zero strides; None for anything else."""
-        if not isinstance(val.body, Inst) or val.body.op != Op.IMM:
+        if not isinstance(val.body, Inst) or val.body.op != Opcode.IMM:
             return None
         word = val.body.imm - (1 << 32 if val.body.imm >> 31 else 0)
         return Val(val.dims, self.pool.leaf(Tag.IOTA, 0, word, (0,) * len(val.axes)))

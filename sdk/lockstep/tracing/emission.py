@@ -42,7 +42,7 @@ class Emission:
             case "iota":
                 return Val(dims, pool.leaf(Tag.IOTA, 0, *node.attrs))
             case "imm":
-                return Val(dims, pool.inst(scalar.Op.IMM, (), node.attrs[0]))
+                return Val(dims, pool.inst(scalar.Opcode.IMM, (), node.attrs[0]))
         kind = {"random": Kind.RANDOM, "draw": Kind.DRAW}[node.kind]
         return self._write(Op(kind, I32, node.shape, (), p0=node.attrs[0]), node, dims)
 
@@ -180,7 +180,7 @@ def _map(body: Expr, extents: tuple[int, ...], node: Node) -> Op:
     for inst in insts:
         a, b, c = [*(register[id(x)] for x in inst.args), 0, 0, 0][:3]
         instrs.append(Instr(int(inst.op), a, b, c, inst.imm & scalar.MASK))
-    instrs = instrs or [Instr(int(scalar.Op.MOV), 0)]
+    instrs = instrs or [Instr(int(scalar.Opcode.MOV), 0)]
     return Op(Kind.MAP, _dtype(node), extents, _operands(leaves), instrs=tuple(instrs))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lockstep.numerics.scalar import FUNCTIONS, Op
+from lockstep.numerics.scalar import FUNCTIONS, Opcode
 from lockstep.protocol.programs.rules import MAX_FUNCTIONS, MAX_INSTRS, MAX_OPERANDS, MAX_TENSOR_OPERANDS
 from lockstep.tracing.affine import Expr, FoldChain, Inst, Leaf, Val, postorder
 from lockstep.tracing.graph import Node
@@ -13,7 +13,7 @@ from lockstep.tracing.graph import Node
 MAX_BIG = 4
 """Operands of more than one 1 KiB leaf: each costs the court an opening."""
 
-HEAVY = frozenset({Op.FDIV, Op.FSQRT, Op.IDIV, Op.IREM}) | FUNCTIONS
+EXPENSIVE = frozenset({Opcode.FDIV, Opcode.FSQRT, Opcode.IDIV, Opcode.IREM}) | FUNCTIONS
 """Not worth repeating for every element of a broadcast."""
 
 
@@ -56,7 +56,7 @@ def cost(expr: Expr) -> MapCost:
         sum(leaf.is_tensor for leaf in leaves),
         sum(leaf.is_tensor and leaf.big for leaf in leaves),
         sum(i.op in FUNCTIONS for i in insts),
-        any(i.op in HEAVY for i in insts),
+        any(i.op in EXPENSIVE for i in insts),
     )
 
 
@@ -64,7 +64,7 @@ def is_cheap(expr: Expr) -> bool:
     """Returns True if computing the expression in every consumer costs less than storing it."""
     if isinstance(expr, Leaf):
         return True
-    c, constants = cost(expr), sum(isinstance(e, Inst) and e.op == Op.IMM for e in postorder(expr))
+    c, constants = cost(expr), sum(isinstance(e, Inst) and e.op == Opcode.IMM for e in postorder(expr))
     own = c.instrs - constants
     return not c.heavy and (own <= 8 if c.tensors == 0 else own <= 1 and c.tensors == 1)
 
@@ -102,7 +102,7 @@ def k_stride(val: Val, rank: int) -> int | None:
 
 def factors(val: Val, rank: int) -> list[Val] | None:
     """The two windows of a product that a `dot` can read as they are."""
-    if not isinstance(val.body, Inst) or val.body.op != Op.FMUL:
+    if not isinstance(val.body, Inst) or val.body.op != Opcode.FMUL:
         return None
     found = [Val(val.dims, a) for a in val.body.args]
     fit = all(isinstance(f.body, Leaf) and f.body.is_tensor and k_stride(f, rank) is not None for f in found)

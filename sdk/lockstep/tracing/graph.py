@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.numerics import scalar, tables
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.program import CHUNK, STOCHASTIC, Fold, Quant, groups_of
 from lockstep.protocol.programs.rules import MAX_TERMS
 
@@ -168,17 +168,17 @@ class Graph:
 
     # --- elementwise --------------------------------------------------------------------------------------
 
-    def apply(self, op: Op, *args: Node, dtype: str) -> Node:
+    def apply(self, op: Opcode, *args: Node, dtype: str) -> Node:
         """One scalar operation on arguments broadcast to one shape."""
         shape = broadcast_shape([a.shape for a in args])
         if all(a.kind == "imm" for a in args):
             return self.word(scalar.apply(op, *(a.attrs[0] for a in args)), dtype, shape)
         # x * 1 is x bit for bit, but for a NaN's payload, which no f32 instruction returns.
-        if op == Op.FMUL and args[1].kind == "imm" and args[1].attrs[0] == scalar.ONE:
+        if op == Opcode.FMUL and args[1].kind == "imm" and args[1].attrs[0] == scalar.ONE:
             return self.expand(args[0], shape)
-        if op == Op.FMUL and args[0].kind == "imm" and args[0].attrs[0] == scalar.ONE:
+        if op == Opcode.FMUL and args[0].kind == "imm" and args[0].attrs[0] == scalar.ONE:
             return self.expand(args[1], shape)
-        if op == Op.SELECT and args[0].kind == "imm":
+        if op == Opcode.SELECT and args[0].kind == "imm":
             return self.expand(args[1] if args[0].attrs[0] else args[2], shape)
         return self._node("apply", dtype, shape, tuple(self.expand(a, shape) for a in args), (int(op),))
 
@@ -188,7 +188,7 @@ class Graph:
             return x
         if x.kind == "imm":
             return self.word(x.attrs[0], dtype, x.shape)
-        return self._node("apply", dtype, x.shape, (x,), (int(Op.MOV),))
+        return self._node("apply", dtype, x.shape, (x,), (int(Opcode.MOV),))
 
     # --- views --------------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class Graph:
             return base[(slice(None),) * axis + (slice(start, start + step * x.shape[axis], step),)]
         return base.transpose(x.attrs[0]) if x.kind == "permute" else base.reshape(x.shape)
 
-    def rest(self, x: Node, codes: Node, scales: Node) -> Node | None:
+    def residual_of(self, x: Node, codes: Node, scales: Node) -> Node | None:
         """A constant without what its codes and scales stand for: no op, no constant of a Program by itself."""
         values, words, factors = self.table(x), self._values.get(codes.index), self._values.get(scales.index)
         if values is None or words is None or factors is None:

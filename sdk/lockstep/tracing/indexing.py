@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import Fold
 from lockstep.tracing.graph import BOOL, F32, I32, Node
@@ -35,9 +35,9 @@ def scattered(low: Lowering, grad: Node, index: Node, rows: int, skip: int = -1)
         return low.graph.number(0, grad.dtype, (rows, *rest))
     flat = low.graph.reshape(index, (1, count))
     row = low.graph.iota((rows, count), 0)
-    hit = low.test(Op.IEQ, row, flat)
+    hit = low.test(Opcode.IEQ, row, flat)
     if skip >= 0:
-        hit = low.i(Op.IAND, hit, low.negation(low.test(Op.IEQ, row, skip)))
+        hit = low.i(Opcode.IAND, hit, low.negation(low.test(Opcode.IEQ, row, skip)))
     terms = low.graph.reshape(grad, (count, columns))
     if grad.dtype != F32:
         each = low.select(low.graph.reshape(hit, (rows, count, 1)), terms, 0, I32)
@@ -65,7 +65,9 @@ def index_add(low: Lowering, x: Node, dim: int, index: Node, source: Node, alpha
     order = [dim, *(i for i in range(len(x.shape)) if i != dim)]
     sums = scattered(low, low.graph.permute(source, order), index, x.shape[dim])
     return low.f(
-        Op.FADD, x, low.f(Op.FMUL, low.graph.permute(sums, [order.index(i) for i in range(len(order))]), float(alpha))
+        Opcode.FADD,
+        x,
+        low.f(Opcode.FMUL, low.graph.permute(sums, [order.index(i) for i in range(len(order))]), float(alpha)),
     )
 
 
@@ -74,13 +76,13 @@ def index_fill(low: Lowering, x: Node, dim: int, index: Node, value: float) -> N
     """x with one value at the places of one axis."""
     dim, n, count = dim % max(len(x.shape), 1), x.shape[dim] if x.shape else 1, index.elements
     named = low.graph.reshape(_wrapped(low, index, n), (1, count))
-    hits = low.graph.fold(Fold.ISUM, [1], low.test(Op.IEQ, low.graph.iota((n, count), 0), named))
-    own = low.graph.reshape(low.test(Op.ILT, 0, hits), [n if axis == dim else 1 for axis in range(len(x.shape))])
+    hits = low.graph.fold(Fold.ISUM, [1], low.test(Opcode.IEQ, low.graph.iota((n, count), 0), named))
+    own = low.graph.reshape(low.test(Opcode.ILT, 0, hits), [n if axis == dim else 1 for axis in range(len(x.shape))])
     return low.select(own, value, x, low.dtype)
 
 
 def _wrapped(low: Lowering, index: Node, rows: int) -> Node:
-    return low.select(low.test(Op.ILT, index, 0), low.i(Op.IADD, index, rows), index, I32)
+    return low.select(low.test(Opcode.ILT, index, 0), low.i(Opcode.IADD, index, rows), index, I32)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def _places(low: Lowering, x: Node, indices: Sequence[Node | None]) -> _Places:
         )
     flat = low.graph.number(0, I32)
     for axis, index in zip(axes, given, strict=True):
-        flat = low.i(Op.IADD, low.i(Op.IMUL, flat, x.shape[axis]), _wrapped(low, index, x.shape[axis]))
+        flat = low.i(Opcode.IADD, low.i(Opcode.IMUL, flat, x.shape[axis]), _wrapped(low, index, x.shape[axis]))
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     rest = [i for i in range(len(x.shape)) if i not in axes]
     return _Places(flat, (*axes, *rest), tuple(x.shape[i] for i in axes), axes[0] if adjacent else 0)
@@ -137,7 +139,7 @@ def index_put(low: Lowering, x: Node, indices: Sequence[Node | None], values: No
         mask = low.graph.reshape(indices[0], (*indices[0].shape, *(1,) * (len(x.shape) - len(indices[0].shape))))
         value = low.graph.reshape(low.cast(values, low.dtype), ())
         if accumulate:
-            value = low.f(Op.FADD, x, value) if low.dtype == F32 else low.i(Op.IADD, x, value)
+            value = low.f(Opcode.FADD, x, value) if low.dtype == F32 else low.i(Opcode.IADD, x, value)
         return low.select(mask, value, x, low.dtype)
     places = _places(low, x, indices)
     table = places.rows(low, x)
@@ -147,11 +149,11 @@ def index_put(low: Lowering, x: Node, indices: Sequence[Node | None], values: No
     terms = low.graph.permute(seen, [order.index(i) for i in range(len(order))])
     sums = scattered(low, terms, places.index, table.shape[0])
     if accumulate:
-        result = low.f(Op.FADD, table, sums) if low.dtype == F32 else low.i(Op.IADD, table, sums)
+        result = low.f(Opcode.FADD, table, sums) if low.dtype == F32 else low.i(Opcode.IADD, table, sums)
     else:
         ones = low.graph.number(1.0, F32, places.index.shape)
         hits = scattered(low, ones, places.index, table.shape[0])
-        hit = low.graph.reshape(low.test(Op.FLT, 0.0, hits), (table.shape[0], *(1,) * (len(table.shape) - 1)))
+        hit = low.graph.reshape(low.test(Opcode.FLT, 0.0, hits), (table.shape[0], *(1,) * (len(table.shape) - 1)))
         result = low.select(hit, sums, table, low.dtype)
     moved = low.graph.reshape(result, [x.shape[i] for i in places.order])
     return low.graph.permute(moved, [places.order.index(i) for i in range(len(places.order))])
@@ -195,7 +197,7 @@ def _along_last(low: Lowering, x: Node, dim: int, index: Node) -> tuple[list[int
     at = low.graph.permute(index, order)
     outer, count = at.shape[:-1], at.shape[-1]
     row = low.graph.iota((*outer, x.shape[dim], count), len(outer))
-    hit = low.test(Op.IEQ, row, low.graph.reshape(at, (*outer, 1, count)))
+    hit = low.test(Opcode.IEQ, row, low.graph.reshape(at, (*outer, 1, count)))
     return order, hit
 
 
@@ -227,7 +229,7 @@ class _Scatter:
 
     def written(self, low: Lowering) -> Node:
         """1 where at least one source is put."""
-        return low.test(Op.FLT, 0.0, self.sums(low, low.graph.number(1.0, F32, self.source.shape)))
+        return low.test(Opcode.FLT, 0.0, self.sums(low, low.graph.number(1.0, F32, self.source.shape)))
 
     def extremum(self, low: Lowering, mode: Fold) -> Node:
         """Returns, for each place, the extreme of its sources; an infinity if there is none."""
@@ -250,7 +252,7 @@ class _Scatter:
             )
         found = low.graph.slice(factors, last, 0, 1)
         for i in range(1, count):
-            found = low.f(Op.FMUL, found, low.graph.slice(factors, last, i, 1))
+            found = low.f(Opcode.FMUL, found, low.graph.slice(factors, last, i, 1))
         found = low.graph.reshape(found, factors.shape[:-1])
         return low.graph.permute(found, [self.order.index(i) for i in range(len(self.order))])
 
@@ -269,7 +271,7 @@ def _scatter_of(low: Lowering, x: Node, dim: int, index: Node, source: Node | fl
 def scatter_add(low: Lowering, x: Node, dim: int, index: Node, source: Node) -> Node:
     """x with the source added at index[...] along one axis."""
     at = _scatter_of(low, x, dim, index, source)
-    added = low.f(Op.FADD, at.x, at.sums(low)) if low.dtype == F32 else low.i(Op.IADD, at.x, at.sums(low))
+    added = low.f(Opcode.FADD, at.x, at.sums(low)) if low.dtype == F32 else low.i(Opcode.IADD, at.x, at.sums(low))
     return _put_back(low, x, added)
 
 
@@ -291,19 +293,19 @@ def scatter_reduce(
     at = _scatter_of(low, x, dim, index, source)
     if reduce == "prod":
         found = at.product(low)
-        found = low.f(Op.FMUL, at.x, found) if include_self else low.select(at.written(low), found, at.x, F32)
+        found = low.f(Opcode.FMUL, at.x, found) if include_self else low.select(at.written(low), found, at.x, F32)
         return _put_back(low, x, found)
     if reduce in ("amax", "amin"):
-        mode, op = (Fold.MAX, Op.FMAX) if reduce == "amax" else (Fold.MIN, Op.FMIN)
+        mode, op = (Fold.MAX, Opcode.FMAX) if reduce == "amax" else (Fold.MIN, Opcode.FMIN)
         found = at.extremum(low, mode)
         found = low.f(op, at.x, found) if include_self else low.select(at.written(low), found, at.x, F32)
         return _put_back(low, x, found)
     start = at.x if include_self else low.select(at.written(low), 0.0, at.x, F32)
-    sums = low.f(Op.FADD, start, at.sums(low))
+    sums = low.f(Opcode.FADD, start, at.sums(low))
     if reduce == "mean":
         count = at.sums(low, low.graph.number(1.0, F32, index.shape))
-        count = low.f(Op.FADD, count, 1.0) if include_self else low.f(Op.FMAX, count, 1.0)
-        sums = low.f(Op.FDIV, sums, count)
+        count = low.f(Opcode.FADD, count, 1.0) if include_self else low.f(Opcode.FMAX, count, 1.0)
+        sums = low.f(Opcode.FDIV, sums, count)
     return _put_back(low, x, sums)
 
 
@@ -312,7 +314,7 @@ def bucketize(low: Lowering, x: Node, boundaries: Node, *, out_int32: bool = Fal
     """The number of boundaries below x, or not above it."""
     (n,) = boundaries.shape
     values = low.graph.reshape(x, (*x.shape, 1))
-    below = low.test(Op.FLE if right else Op.FLT, boundaries, values)
+    below = low.test(Opcode.FLE if right else Opcode.FLT, boundaries, values)
     return low.graph.fold(Fold.ISUM, [len(x.shape)], low.graph.expand(below, (*x.shape, n)))
 
 
@@ -342,8 +344,8 @@ def searchsorted(
     rows = low.graph.reshape(rows, (*rows.shape[:-1], 1, n) if own else (n,))
     values = low.graph.reshape(values, (*values.shape, 1))
     if right or side == "right":
-        beyond = low.test(Op.FLT if dtype == F32 else Op.ILT, values, rows)
+        beyond = low.test(Opcode.FLT if dtype == F32 else Opcode.ILT, values, rows)
     else:
-        beyond = low.test(Op.FLE if dtype == F32 else Op.ILE, values, rows)
+        beyond = low.test(Opcode.FLE if dtype == F32 else Opcode.ILE, values, rows)
     passed = low.graph.expand(low.negation(beyond), (*values.shape[:-1], n))
     return low.graph.fold(Fold.ISUM, [len(values.shape) - 1], passed)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import Fold
 from lockstep.tracing.graph import F32, Node
@@ -29,12 +29,12 @@ def layer_norm(
     """(x - mean) / sqrt(variance + eps) * weight + bias (Ba 2016, equation 4); with mean and 1 / sqrt(...)."""
     axes = _last(x, shape)
     mean = average(low, x, axes)
-    centred = low.f(Op.FSUB, x, mean)
-    variance = average(low, low.f(Op.FMUL, centred, centred), axes)
-    rstd = low.f(Op.FDIV, 1.0, low.f(Op.FSQRT, low.f(Op.FADD, variance, eps)))
-    y = low.f(Op.FMUL, centred, rstd)
-    y = y if weight is None else low.f(Op.FMUL, y, weight)
-    return y if bias is None else low.f(Op.FADD, y, bias), mean, rstd
+    centred = low.f(Opcode.FSUB, x, mean)
+    variance = average(low, low.f(Opcode.FMUL, centred, centred), axes)
+    rstd = low.f(Opcode.FDIV, 1.0, low.f(Opcode.FSQRT, low.f(Opcode.FADD, variance, eps)))
+    y = low.f(Opcode.FMUL, centred, rstd)
+    y = y if weight is None else low.f(Opcode.FMUL, y, weight)
+    return y if bias is None else low.f(Opcode.FADD, y, bias), mean, rstd
 
 
 @rule("native_layer_norm_backward")
@@ -52,16 +52,16 @@ def layer_norm_backward(
     """Gradients of x, weight, bias."""
     axes = _last(x, shape)
     outer = tuple(range(len(x.shape) - len(shape)))
-    normed = low.f(Op.FMUL, low.f(Op.FSUB, x, mean), rstd)
+    normed = low.f(Opcode.FMUL, low.f(Opcode.FSUB, x, mean), rstd)
     # The sum of grad * weight * normed reads the forward's own output where there is no bias.
-    scaled = normed if weight is None else low.f(Op.FMUL, normed, weight)
-    inner = grad if weight is None else low.f(Op.FMUL, grad, weight)
-    along = average(low, low.f(Op.FMUL, grad, scaled), axes)
-    rest = low.f(Op.FSUB, low.f(Op.FSUB, inner, average(low, inner, axes)), low.f(Op.FMUL, normed, along))
+    scaled = normed if weight is None else low.f(Opcode.FMUL, normed, weight)
+    inner = grad if weight is None else low.f(Opcode.FMUL, grad, weight)
+    along = average(low, low.f(Opcode.FMUL, grad, scaled), axes)
+    rest = low.f(Opcode.FSUB, low.f(Opcode.FSUB, inner, average(low, inner, axes)), low.f(Opcode.FMUL, normed, along))
     empty = Unlowered("a gradient that was not asked for")
-    grad_weight = low.graph.reshape(total(low, low.f(Op.FMUL, grad, normed), outer), shape) if wanted[1] else empty
+    grad_weight = low.graph.reshape(total(low, low.f(Opcode.FMUL, grad, normed), outer), shape) if wanted[1] else empty
     grad_bias = low.graph.reshape(total(low, grad, outer), shape) if wanted[2] else empty
-    return low.f(Op.FMUL, rest, rstd), grad_weight, grad_bias
+    return low.f(Opcode.FMUL, rest, rstd), grad_weight, grad_bias
 
 
 # --- softmax -----------------------------------------------------------------------------------------------
@@ -79,12 +79,12 @@ def _peak(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
 def softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
     """exp(x - max) / sum."""
     axes = low.axes(x, dim)
-    raised = low.f(Op.FEXP, low.f(Op.FSUB, x, _peak(low, x, axes)))
+    raised = low.f(Opcode.FEXP, low.f(Opcode.FSUB, x, _peak(low, x, axes)))
     return _weights(low, raised, total(low, raised, axes))
 
 
 def _weights(low: Lowering, raised: Node, mass: Node) -> Node:
-    weights = low.f(Op.FDIV, raised, mass)
+    weights = low.f(Opcode.FDIV, raised, mass)
     low.products.weighs(weights)
     return weights
 
@@ -95,31 +95,31 @@ def safe_softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
     axes = low.axes(x, dim)
     if not may_be_empty(low, x, axes):
         return softmax(low, x, dim)
-    raised = low.f(Op.FEXP, low.f(Op.FSUB, x, low.f(Op.FMAX, _peak(low, x, axes), -LARGEST)))
+    raised = low.f(Opcode.FEXP, low.f(Opcode.FSUB, x, low.f(Opcode.FMAX, _peak(low, x, axes), -LARGEST)))
     # The largest term of any other row is exp(0), so that its sum is at least 1.
-    return _weights(low, raised, low.f(Op.FMAX, total(low, raised, axes), 1.0))
+    return _weights(low, raised, low.f(Opcode.FMAX, total(low, raised, axes), 1.0))
 
 
 @rule("_softmax_backward_data")
 def softmax_backward(low: Lowering, grad: Node, y: Node, dim: int, _dtype: Any) -> Node:
     """y (grad - sum(grad y))."""
     axes = low.axes(y, dim)
-    return low.f(Op.FMUL, y, low.f(Op.FSUB, grad, total(low, low.f(Op.FMUL, grad, y), axes)))
+    return low.f(Opcode.FMUL, y, low.f(Opcode.FSUB, grad, total(low, low.f(Opcode.FMUL, grad, y), axes)))
 
 
 @rule("_log_softmax")
 def log_softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
     """x - max - log(sum(exp(x - max)))."""
     axes = low.axes(x, dim)
-    shifted = low.f(Op.FSUB, x, _peak(low, x, axes))
-    return low.f(Op.FSUB, shifted, low.f(Op.FLOG, total(low, low.f(Op.FEXP, shifted), axes)))
+    shifted = low.f(Opcode.FSUB, x, _peak(low, x, axes))
+    return low.f(Opcode.FSUB, shifted, low.f(Opcode.FLOG, total(low, low.f(Opcode.FEXP, shifted), axes)))
 
 
 @rule("_log_softmax_backward_data")
 def log_softmax_backward(low: Lowering, grad: Node, y: Node, dim: int, _dtype: Any) -> Node:
     """grad - exp(y) sum(grad)."""
     axes = low.axes(y, dim)
-    return low.f(Op.FSUB, grad, low.f(Op.FMUL, low.f(Op.FEXP, y), total(low, grad, axes)))
+    return low.f(Opcode.FSUB, grad, low.f(Opcode.FMUL, low.f(Opcode.FEXP, y), total(low, grad, axes)))
 
 
 @rule("logsumexp")
@@ -129,9 +129,9 @@ def logsumexp(low: Lowering, x: Node, dims: Any, keepdim: bool = False) -> Node:
     peak = _peak(low, x, axes)
     if may_be_infinite(low, x, axes):
         # Beside a finite one, exp(-inf) is 0 and exp(inf) is inf, and so is what comes of it.
-        peak = low.f(Op.FMIN, low.f(Op.FMAX, peak, -LARGEST), LARGEST)
-    terms = total(low, low.f(Op.FEXP, low.f(Op.FSUB, x, peak)), axes)
-    return low.graph.reshape(low.f(Op.FADD, peak, low.f(Op.FLOG, terms)), low.shape)
+        peak = low.f(Opcode.FMIN, low.f(Opcode.FMAX, peak, -LARGEST), LARGEST)
+    terms = total(low, low.f(Opcode.FEXP, low.f(Opcode.FSUB, x, peak)), axes)
+    return low.graph.reshape(low.f(Opcode.FADD, peak, low.f(Opcode.FLOG, terms)), low.shape)
 
 
 # --- losses ------------------------------------------------------------------------------------------------
@@ -155,19 +155,19 @@ def nll_loss(
     """-weight[target_i] log_p[i, target_i], reduced over the targets that are not `ignore`; with their total weight."""
     last = len(log_p.shape) - 1
     table = low.graph.permute(log_p, [last, *range(last)])
-    counted = low.negation(low.test(Op.IEQ, target, ignore))
-    chosen = low.f(Op.FNEG, low.graph.gather(table, target))
+    counted = low.negation(low.test(Opcode.IEQ, target, ignore))
+    chosen = low.f(Opcode.FNEG, low.graph.gather(table, target))
     share = low.cast(counted, F32)
     if weight is not None:
         each = take(low, weight, target)
-        chosen, share = low.f(Op.FMUL, chosen, each), low.select(counted, each, 0.0, F32)
+        chosen, share = low.f(Opcode.FMUL, chosen, each), low.select(counted, each, 0.0, F32)
     picked = low.select(counted, chosen, 0.0, F32)
     axes = tuple(range(len(target.shape)))
     count = low.graph.reshape(total(low, share, axes), ())
     if reduction == NONE:
         return picked, count
     loss = low.graph.reshape(total(low, picked, axes), ())
-    return (low.f(Op.FDIV, loss, count) if reduction == MEAN else loss), count
+    return (low.f(Opcode.FDIV, loss, count) if reduction == MEAN else loss), count
 
 
 @rule("nll_loss_backward")
@@ -182,15 +182,15 @@ def nll_loss_backward(
     count: Node,
 ) -> Node:
     """-weight grad at the target's class, 0 elsewhere."""
-    each = low.f(Op.FNEG, low.f(Op.FDIV, grad, count) if reduction == MEAN else grad)
+    each = low.f(Opcode.FNEG, low.f(Opcode.FDIV, grad, count) if reduction == MEAN else grad)
     if weight is not None:
-        each = low.f(Op.FMUL, each, take(low, weight, target))
+        each = low.f(Opcode.FMUL, each, take(low, weight, target))
     last = len(log_p.shape) - 1
     one = (*target.shape, 1)
-    hit = low.test(Op.IEQ, low.graph.iota(log_p.shape, last), low.graph.reshape(target, one))
+    hit = low.test(Opcode.IEQ, low.graph.iota(log_p.shape, last), low.graph.reshape(target, one))
     if 0 <= ignore < log_p.shape[last]:
-        counted = low.negation(low.test(Op.IEQ, target, ignore))
-        hit = low.i(Op.IAND, hit, low.graph.reshape(counted, one))
+        counted = low.negation(low.test(Opcode.IEQ, target, ignore))
+        hit = low.i(Opcode.IAND, hit, low.graph.reshape(counted, one))
     spread = low.graph.reshape(each, one) if each.shape else each
     return low.graph.expand(low.select(hit, spread, 0.0, F32), low.shape)
 
@@ -198,15 +198,15 @@ def nll_loss_backward(
 @rule("mse_loss")
 def mse_loss(low: Lowering, x: Node, target: Node, reduction: int = MEAN) -> Node:
     """(x - target)^2, reduced."""
-    difference = low.f(Op.FSUB, x, target)
-    return reduced(low, low.f(Op.FMUL, difference, difference), reduction)
+    difference = low.f(Opcode.FSUB, x, target)
+    return reduced(low, low.f(Opcode.FMUL, difference, difference), reduction)
 
 
 @rule("mse_loss_backward")
 def mse_loss_backward(low: Lowering, grad: Node, x: Node, target: Node, reduction: int) -> Node:
     """2 grad (x - target), over the number of elements for a mean."""
     factor = 2 / prod(low.shape) if reduction == MEAN else 2.0
-    return low.f(Op.FMUL, low.f(Op.FMUL, grad, factor), low.f(Op.FSUB, x, target))
+    return low.f(Opcode.FMUL, low.f(Opcode.FMUL, grad, factor), low.f(Opcode.FSUB, x, target))
 
 
 # --- embedding ---------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.tracing.graph import F32, Node
 from lockstep.tracing.lowering import Lowering, rule
 from lockstep.tracing.reductions import product
@@ -39,7 +39,7 @@ def _inverse(low: Lowering, a: Node, unitriangular: bool) -> Node:
     lead = len(batch)
     size = 1
     diagonal = _blocks(low, a, n, 1, 0, 0)
-    found = g.number(1.0, F32, diagonal.shape) if unitriangular else low.f(Op.FDIV, 1.0, diagonal)
+    found = g.number(1.0, F32, diagonal.shape) if unitriangular else low.f(Opcode.FDIV, 1.0, diagonal)
     whole = 1 << max(n - 1, 0).bit_length()
     if whole > n:
         # Rows of the identity, so that halves are equal.
@@ -52,7 +52,7 @@ def _inverse(low: Lowering, a: Node, unitriangular: bool) -> Node:
             g.reshape(g.slice(halves, lead + 1, half, 1), (*batch, whole // (2 * size), size, size)) for half in (0, 1)
         )
         below = _blocks(low, a, whole, 2 * size, size, 0)
-        corner = low.f(Op.FMUL, -1.0, product(low, product(low, second, below), first))
+        corner = low.f(Opcode.FMUL, -1.0, product(low, product(low, second, below), first))
         none = g.number(0.0, F32, corner.shape)
         rows = [g.concat([first, none], lead + 2), g.concat([corner, second], lead + 2)]
         found = g.concat(rows, lead + 1)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.arithmetic import Products
 from lockstep.tracing.capture import NO_VALUES, ORIGIN, SHAPES_HINT
@@ -95,47 +95,49 @@ class Lowering:
         if x.dtype == dtype or (x.dtype == BOOL and dtype == I32):
             return x
         if dtype == F32:
-            return g.apply(Op.I2F, x, dtype=F32)
+            return g.apply(Opcode.I2F, x, dtype=F32)
         if dtype == BOOL:
             zero = g.number(0, x.dtype)
-            same = g.apply(Op.FEQ if x.dtype == F32 else Op.IEQ, x, zero, dtype=BOOL)
+            same = g.apply(Opcode.FEQ if x.dtype == F32 else Opcode.IEQ, x, zero, dtype=BOOL)
             return self.negation(same)
         # F2I rounds by itself: what was just rounded is not rounded twice.
-        return g.apply(Op.F2I, self._integral.get(x.index) or self.truncate(x), dtype=I32)
+        return g.apply(Opcode.F2I, self._integral.get(x.index) or self.truncate(x), dtype=I32)
 
-    def f(self, op: Op, *args: Node | float) -> Node:
+    def f(self, op: Opcode, *args: Node | float) -> Node:
         """A float operation on nodes or numbers."""
         return self.graph.apply(op, *(self.cast(a, F32) for a in args), dtype=F32)
 
-    def i(self, op: Op, *args: Node | float) -> Node:
+    def i(self, op: Opcode, *args: Node | float) -> Node:
         """An integer operation on nodes or numbers."""
         return self.graph.apply(op, *(self.cast(a, I32) for a in args), dtype=I32)
 
-    def test(self, op: Op, a: Node | float, b: Node | float) -> Node:
+    def test(self, op: Opcode, a: Node | float, b: Node | float) -> Node:
         """A comparison; FLT, FLE, FEQ on floats, ILT, ILE, IEQ on integers."""
-        dtype = F32 if op in (Op.FLT, Op.FLE, Op.FEQ) else I32
+        dtype = F32 if op in (Opcode.FLT, Opcode.FLE, Opcode.FEQ) else I32
         return self.graph.apply(op, self.cast(a, dtype), self.cast(b, dtype), dtype=BOOL)
 
     def select(self, condition: Node, a: Node | float, b: Node | float, dtype: str) -> Node:
         """a where the condition holds, else b."""
-        return self.graph.apply(Op.SELECT, condition, self.cast(a, dtype), self.cast(b, dtype), dtype=dtype)
+        return self.graph.apply(Opcode.SELECT, condition, self.cast(a, dtype), self.cast(b, dtype), dtype=dtype)
 
     def negation(self, condition: Node) -> Node:
         """Returns the logical negation of a bool."""
-        return self.graph.apply(Op.IEQ, condition, self.graph.number(0, BOOL), dtype=BOOL)
+        return self.graph.apply(Opcode.IEQ, condition, self.graph.number(0, BOOL), dtype=BOOL)
 
     def rounded(self, x: Node) -> Node:
         """Rounds to the nearest integer, ties to even; values without a fraction, or not finite, stay."""
-        near = self.cast(self.graph.apply(Op.F2I, x, dtype=I32), F32)
-        result = self.select(self.test(Op.FLT, self.f(Op.FABS, x), 2.0**23), near, x, F32)
+        near = self.cast(self.graph.apply(Opcode.F2I, x, dtype=I32), F32)
+        result = self.select(self.test(Opcode.FLT, self.f(Opcode.FABS, x), 2.0**23), near, x, F32)
         self._integral[result.index] = x
         return result
 
     def truncate(self, x: Node) -> Node:
         """Rounds towards zero."""
         near = self.rounded(x)
-        beyond = self.test(Op.FLT, self.f(Op.FABS, x), self.f(Op.FABS, near))
-        toward = self.select(self.test(Op.FLT, near, 0.0), self.f(Op.FADD, near, 1.0), self.f(Op.FSUB, near, 1.0), F32)
+        beyond = self.test(Opcode.FLT, self.f(Opcode.FABS, x), self.f(Opcode.FABS, near))
+        toward = self.select(
+            self.test(Opcode.FLT, near, 0.0), self.f(Opcode.FADD, near, 1.0), self.f(Opcode.FSUB, near, 1.0), F32
+        )
         return self.select(beyond, toward, near, F32)
 
     def axes(self, x: Node, dims: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -240,8 +242,8 @@ class Lowering:
         if bits is None or not isinstance(result, Node):
             return result
         if not expected.dtype.is_signed:
-            return self.i(Op.IAND, result, (1 << bits) - 1)
-        return self.i(Op.ISHR, self.i(Op.ISHL, result, 32 - bits), 32 - bits)
+            return self.i(Opcode.IAND, result, (1 << bits) - 1)
+        return self.i(Opcode.ISHR, self.i(Opcode.ISHL, result, 32 - bits), 32 - bits)
 
     def _check(self, node: fx.Node, expected: Any, result: Any) -> None:
         """Raises LoweringError for a rule whose results are no tensors of torch's dtypes and shapes."""

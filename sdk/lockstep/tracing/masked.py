@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.tracing.graph import F32, Node
 from lockstep.tracing.lowering import Lowering
 
@@ -81,29 +81,29 @@ class _Search:
 
     def _applied(self, x: Node, depth: int) -> Bounds:
         rank, op = len(x.shape), x.attrs[0]
-        if op == Op.FLOG:
+        if op == Opcode.FLOG:
             return _everywhere(rank, -np.inf, 1.0)
-        if op == Op.SELECT:
+        if op == Opcode.SELECT:
             condition = self._condition(x.args[0])
             (least_a, most_a), (least_b, most_b) = (self.bounds(a, depth) for a in x.args[1:])
             if condition is None:
                 return np.minimum(least_a, least_b), np.maximum(most_a, most_b)
             return np.where(condition, least_a, least_b), np.where(condition, most_a, most_b)
-        if op not in (Op.FADD, Op.FSUB, Op.FMUL, Op.FNEG, Op.FMAX, Op.FMIN):
+        if op not in (Opcode.FADD, Opcode.FSUB, Opcode.FMUL, Opcode.FNEG, Opcode.FMAX, Opcode.FMIN):
             return _computed(rank)
         least, most = self.bounds(x.args[0], depth)
-        if op == Op.FNEG:
+        if op == Opcode.FNEG:
             return -most, -least
         below, above = self.bounds(x.args[1], depth)
-        if op in (Op.FMAX, Op.FMIN):
-            choose = np.maximum if op == Op.FMAX else np.minimum
+        if op in (Opcode.FMAX, Opcode.FMIN):
+            choose = np.maximum if op == Opcode.FMAX else np.minimum
             return choose(least, below), choose(most, above)
-        if op == Op.FMUL:
+        if op == Opcode.FMUL:
             products = [a * b for a in (least, most) for b in (below, above)]
             return np.minimum.reduce([_or(p, -np.inf) for p in products]), np.maximum.reduce(
                 [_or(p, np.inf) for p in products]
             )
-        if op == Op.FSUB:
+        if op == Opcode.FSUB:
             below, above = -above, -below
         return _or(least + below, -np.inf), _or(most + above, np.inf)
 

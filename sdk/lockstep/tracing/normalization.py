@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.graph import Node
 from lockstep.tracing.lowering import Lowering, Unlowered, rule
@@ -16,20 +16,20 @@ _UNASKED = "a gradient that was not asked for"
 
 
 def _rstd(low: Lowering, variance: Node, eps: float) -> Node:
-    return low.f(Op.FDIV, 1.0, low.f(Op.FSQRT, low.f(Op.FADD, variance, eps)))
+    return low.f(Opcode.FDIV, 1.0, low.f(Opcode.FSQRT, low.f(Opcode.FADD, variance, eps)))
 
 
 def _moments(low: Lowering, x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node]:
     """Mean and 1 / sqrt(variance + eps) over axes, which stay with extent 1."""
     mean = average(low, x, axes)
-    centred = low.f(Op.FSUB, x, mean)
-    return mean, _rstd(low, average(low, low.f(Op.FMUL, centred, centred), axes), eps)
+    centred = low.f(Opcode.FSUB, x, mean)
+    return mean, _rstd(low, average(low, low.f(Opcode.FMUL, centred, centred), axes), eps)
 
 
 def _affine(low: Lowering, x: Node, weight: Node | None, bias: Node | None) -> Node:
     """x weight + bias, by channel: x [N, C, ...]."""
-    x = x if weight is None else low.f(Op.FMUL, x, _by_channel(low, weight, x))
-    return x if bias is None else low.f(Op.FADD, x, _by_channel(low, bias, x))
+    x = x if weight is None else low.f(Opcode.FMUL, x, _by_channel(low, weight, x))
+    return x if bias is None else low.f(Opcode.FADD, x, _by_channel(low, bias, x))
 
 
 def _by_channel(low: Lowering, v: Node, x: Node) -> Node:
@@ -71,7 +71,7 @@ def batch_norm(
         assert running_var is not None
         mean, rstd = _by_channel(low, running_mean, x), _by_channel(low, _rstd(low, running_var, eps), x)
         saved = [None, None]
-    return _affine(low, low.f(Op.FMUL, low.f(Op.FSUB, x, mean), rstd), weight, bias), *saved
+    return _affine(low, low.f(Opcode.FMUL, low.f(Opcode.FSUB, x, mean), rstd), weight, bias), *saved
 
 
 @rule("native_batch_norm_backward")
@@ -95,19 +95,19 @@ def batch_norm_backward(
     assert mean is not None
     assert rstd is not None
     axes, scale = _all_but_channel(x), _by_channel(low, rstd, x)
-    normed = low.f(Op.FMUL, low.f(Op.FSUB, x, _by_channel(low, mean, x)), scale)
-    sum_grad, sum_along = total(low, grad, axes), total(low, low.f(Op.FMUL, grad, normed), axes)
+    normed = low.f(Opcode.FMUL, low.f(Opcode.FSUB, x, _by_channel(low, mean, x)), scale)
+    sum_grad, sum_along = total(low, grad, axes), total(low, low.f(Opcode.FMUL, grad, normed), axes)
     inner = grad
     if training:
         share = 1 / prod(x.shape[i] for i in axes)
-        inner = low.f(Op.FSUB, inner, low.f(Op.FMUL, sum_grad, share))
-        inner = low.f(Op.FSUB, inner, low.f(Op.FMUL, normed, low.f(Op.FMUL, sum_along, share)))
+        inner = low.f(Opcode.FSUB, inner, low.f(Opcode.FMUL, sum_grad, share))
+        inner = low.f(Opcode.FSUB, inner, low.f(Opcode.FMUL, normed, low.f(Opcode.FMUL, sum_along, share)))
     if weight is not None:
-        scale = low.f(Op.FMUL, scale, _by_channel(low, weight, x))
+        scale = low.f(Opcode.FMUL, scale, _by_channel(low, weight, x))
     channels = (x.shape[1],)
     grad_weight = low.graph.reshape(sum_along, channels) if wanted[1] else Unlowered(_UNASKED)
     grad_bias = low.graph.reshape(sum_grad, channels) if wanted[2] else Unlowered(_UNASKED)
-    return low.f(Op.FMUL, inner, scale), grad_weight, grad_bias
+    return low.f(Opcode.FMUL, inner, scale), grad_weight, grad_bias
 
 
 def _all_but_channel(x: Node) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ def group_norm(
     """The moments of each image's groups of channels (Wu and He 2018, equation 5); with mean and 1 / sqrt(...)."""
     grouped = low.graph.reshape(x, (n, groups, x.elements // (n * groups)))
     mean, rstd = _moments(low, grouped, (2,), eps)
-    normed = low.graph.reshape(low.f(Op.FMUL, low.f(Op.FSUB, grouped, mean), rstd), x.shape)
+    normed = low.graph.reshape(low.f(Opcode.FMUL, low.f(Opcode.FSUB, grouped, mean), rstd), x.shape)
     return _affine(low, normed, weight, bias), *(low.graph.reshape(v, (n, groups)) for v in (mean, rstd))
 
 
@@ -153,15 +153,15 @@ def group_norm_backward(
     """Gradients of x, weight, bias."""
     shape, one = (n, groups, x.elements // (n * groups)), (n, groups, 1)
     scale = low.graph.reshape(rstd, one)
-    normed = low.f(Op.FMUL, low.f(Op.FSUB, low.graph.reshape(x, shape), low.graph.reshape(mean, one)), scale)
+    normed = low.f(Opcode.FMUL, low.f(Opcode.FSUB, low.graph.reshape(x, shape), low.graph.reshape(mean, one)), scale)
     inner = low.graph.reshape(_affine(low, grad, weight, None), shape)
-    along = average(low, low.f(Op.FMUL, inner, normed), (2,))
-    rest = low.f(Op.FSUB, low.f(Op.FSUB, inner, average(low, inner, (2,))), low.f(Op.FMUL, normed, along))
+    along = average(low, low.f(Opcode.FMUL, inner, normed), (2,))
+    rest = low.f(Opcode.FSUB, low.f(Opcode.FSUB, inner, average(low, inner, (2,))), low.f(Opcode.FMUL, normed, along))
     axes = _all_but_channel(x)
-    weighted = low.f(Op.FMUL, grad, low.graph.reshape(normed, x.shape))
+    weighted = low.f(Opcode.FMUL, grad, low.graph.reshape(normed, x.shape))
     grad_weight = low.graph.reshape(total(low, weighted, axes), (channels,)) if wanted[1] else Unlowered(_UNASKED)
     grad_bias = low.graph.reshape(total(low, grad, axes), (channels,)) if wanted[2] else Unlowered(_UNASKED)
-    return low.graph.reshape(low.f(Op.FMUL, rest, scale), x.shape), grad_weight, grad_bias
+    return low.graph.reshape(low.f(Opcode.FMUL, rest, scale), x.shape), grad_weight, grad_bias
 
 
 # --- weight norm -------------------------------------------------------------------------------------------
@@ -174,17 +174,17 @@ def _others(x: Node, dim: int) -> tuple[int, ...]:
 @rule("_weight_norm_interface")
 def weight_norm(low: Lowering, v: Node, g: Node, dim: int = 0) -> tuple[Node, Node]:
     """g v / |v|, the norms over all axes but one (Salimans and Kingma 2016, equation 2); with the norms."""
-    norms = low.f(Op.FSQRT, total(low, low.f(Op.FMUL, v, v), _others(v, dim)))
-    return low.f(Op.FMUL, v, low.f(Op.FDIV, g, norms)), low.graph.reshape(norms, g.shape)
+    norms = low.f(Opcode.FSQRT, total(low, low.f(Opcode.FMUL, v, v), _others(v, dim)))
+    return low.f(Opcode.FMUL, v, low.f(Opcode.FDIV, g, norms)), low.graph.reshape(norms, g.shape)
 
 
 @rule("_weight_norm_interface_backward")
 def weight_norm_backward(low: Lowering, grad: Node, v: Node, g: Node, norms: Node, dim: int) -> tuple[Node, Node]:
     """Gradients of v and g (Salimans and Kingma 2016, equation 3)."""
-    along = total(low, low.f(Op.FMUL, grad, v), _others(v, dim))
+    along = total(low, low.f(Opcode.FMUL, grad, v), _others(v, dim))
     norms = low.graph.reshape(norms, along.shape)
-    of_g = low.f(Op.FDIV, along, norms)
-    unit = low.f(Op.FDIV, v, norms)
-    scale = low.f(Op.FDIV, low.graph.reshape(g, along.shape), norms)
-    of_v = low.f(Op.FMUL, scale, low.f(Op.FSUB, grad, low.f(Op.FMUL, unit, of_g)))
+    of_g = low.f(Opcode.FDIV, along, norms)
+    unit = low.f(Opcode.FDIV, v, norms)
+    scale = low.f(Opcode.FDIV, low.graph.reshape(g, along.shape), norms)
+    of_v = low.f(Opcode.FMUL, scale, low.f(Opcode.FSUB, grad, low.f(Opcode.FMUL, unit, of_g)))
     return of_v, low.graph.reshape(of_g, g.shape)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import Fold
 from lockstep.tracing.graph import F32, I32, Node
@@ -28,13 +28,13 @@ MAX_FACTORS = 64
 def _first(low: Lowering, x: Node, axes: tuple[int, ...], mode: Fold) -> Node:
     """Row-major position, over the axes, of the first extremum; of the first of all where there is a NaN."""
     peak = kept(low, x, axes, low.graph.fold(mode, axes, x))
-    beyond = low.test(Op.FLT, x, peak) if mode == Fold.MAX else low.test(Op.FLT, peak, x)
+    beyond = low.test(Opcode.FLT, x, peak) if mode == Fold.MAX else low.test(Opcode.FLT, peak, x)
     position = low.graph.number(0, I32, x.shape)
     for axis in axes:
-        position = low.i(Op.IADD, low.i(Op.IMUL, position, x.shape[axis]), low.graph.iota(x.shape, axis))
+        position = low.i(Opcode.IADD, low.i(Opcode.IMUL, position, x.shape[axis]), low.graph.iota(x.shape, axis))
     # Positions are exact in binary32 below 2^24, the most terms of a fold.
     candidates = low.select(beyond, float(1 << 24), low.cast(position, F32), F32)
-    return low.graph.apply(Op.F2I, low.graph.fold(Fold.MIN, axes, candidates), dtype=I32)
+    return low.graph.apply(Opcode.F2I, low.graph.fold(Fold.MIN, axes, candidates), dtype=I32)
 
 
 def _arg(mode: Fold) -> Callable[..., Any]:
@@ -76,16 +76,16 @@ def _ranks(low: Lowering, rows: Node, largest: bool, nans: bool = False) -> Node
     pairs = (*outer, n, n)
     mine = low.graph.expand(low.graph.reshape(rows, (*outer, n, 1)), pairs)
     other = low.graph.expand(low.graph.reshape(rows, (*outer, 1, n)), pairs)
-    less, equal = (Op.FLT, Op.FEQ) if rows.dtype == F32 else (Op.ILT, Op.IEQ)
+    less, equal = (Opcode.FLT, Opcode.FEQ) if rows.dtype == F32 else (Opcode.ILT, Opcode.IEQ)
     ahead = low.test(less, mine, other) if largest else low.test(less, other, mine)
-    earlier = low.test(Op.ILT, low.graph.iota(pairs, last + 1), low.graph.iota(pairs, last))
+    earlier = low.test(Opcode.ILT, low.graph.iota(pairs, last + 1), low.graph.iota(pairs, last))
     same = low.test(equal, mine, other)
     if nans and rows.dtype == F32:
-        mine_is, other_is = (low.negation(low.test(Op.FEQ, x, x)) for x in (mine, other))
-        ahead = low.i(Op.IOR, ahead, low.i(Op.IAND, mine_is, low.negation(other_is)))
-        same = low.i(Op.IOR, same, low.i(Op.IAND, mine_is, other_is))
-    tied = low.i(Op.IAND, same, earlier)
-    return low.graph.fold(Fold.ISUM, [last + 1], low.i(Op.IOR, ahead, tied))
+        mine_is, other_is = (low.negation(low.test(Opcode.FEQ, x, x)) for x in (mine, other))
+        ahead = low.i(Opcode.IOR, ahead, low.i(Opcode.IAND, mine_is, low.negation(other_is)))
+        same = low.i(Opcode.IOR, same, low.i(Opcode.IAND, mine_is, other_is))
+    tied = low.i(Opcode.IAND, same, earlier)
+    return low.graph.fold(Fold.ISUM, [last + 1], low.i(Opcode.IOR, ahead, tied))
 
 
 def _last_axis(x: Node, dim: int) -> list[int]:
@@ -100,7 +100,7 @@ def _sorted_positions(low: Lowering, x: Node, dim: int, largest: bool, count: in
     outer, n = rows.shape[:-1], rows.shape[-1]
     rank = _ranks(low, rows, largest)
     wanted = (*outer, count, n)
-    hit = low.test(Op.IEQ, low.graph.reshape(rank, (*outer, 1, n)), low.graph.iota(wanted, last))
+    hit = low.test(Opcode.IEQ, low.graph.reshape(rank, (*outer, 1, n)), low.graph.iota(wanted, last))
     at = low.graph.fold(Fold.ISUM, [last + 1], low.select(hit, low.graph.iota(wanted, last + 1), 0, I32))
     return low.graph.permute(at, [order.index(i) for i in range(len(order))])
 
@@ -141,7 +141,7 @@ def _chosen(
     rows = low.graph.permute(flat, order)
     last, n = len(rows.shape) - 1, rows.shape[-1]
     ranks = _ranks(low, rows, largest=False, nans=True)
-    hit = low.test(Op.IEQ, ranks, rank(rows, ranks, n))
+    hit = low.test(Opcode.IEQ, ranks, rank(rows, ranks, n))
     at = low.graph.fold(Fold.ISUM, [last], low.select(hit, low.graph.iota(rows.shape, last), 0, I32))
     value = gather(low, rows, last, low.graph.reshape(at, (*rows.shape[:-1], 1)))
     return low.graph.reshape(value, low.shape), low.graph.reshape(at, low.shape)
@@ -152,7 +152,7 @@ def _nans(low: Lowering, rows: Node) -> Node | int:
     if rows.dtype != F32:
         return 0
     last = len(rows.shape) - 1
-    count = low.graph.fold(Fold.ISUM, [last], low.negation(low.test(Op.FEQ, rows, rows)))
+    count = low.graph.fold(Fold.ISUM, [last], low.negation(low.test(Opcode.FEQ, rows, rows)))
     return low.graph.reshape(count, (*rows.shape[:-1], 1))
 
 
@@ -168,7 +168,7 @@ def median(low: Lowering, x: Node, dim: int | None, keepdim: bool = False) -> tu
 
     def rank(rows: Node, _ranks: Node, n: int) -> Node | int:
         nans = _nans(low, rows)
-        return low.select(low.test(Op.ILT, 0, nans), low.i(Op.ISUB, n, nans), (n - 1) // 2, I32)
+        return low.select(low.test(Opcode.ILT, 0, nans), low.i(Opcode.ISUB, n, nans), (n - 1) // 2, I32)
 
     return _chosen(low, x, dim, rank)
 
@@ -178,7 +178,7 @@ def nanmedian(low: Lowering, x: Node, dim: int | None, keepdim: bool = False) ->
     """The lower of the middle ones that are not NaN, and its position."""
 
     def rank(rows: Node, _ranks: Node, n: int) -> Node | int:
-        return low.i(Op.ISHR, low.i(Op.IMAX, low.i(Op.ISUB, n - 1, _nans(low, rows)), 0), 1)
+        return low.i(Opcode.ISHR, low.i(Opcode.IMAX, low.i(Opcode.ISUB, n - 1, _nans(low, rows)), 0), 1)
 
     return _chosen(low, x, dim, rank)
 
@@ -195,12 +195,12 @@ def mode(low: Lowering, x: Node, dim: int = -1, keepdim: bool = False) -> tuple[
         last = len(rows.shape) - 1
         pairs = [low.graph.expand(low.graph.reshape(rows, (*rows.shape[:-1], *shape)), (*rows.shape, n))
                  for shape in ((n, 1), (1, n))]  # fmt: skip
-        equal = low.test(Op.FEQ if rows.dtype == F32 else Op.IEQ, *pairs)
+        equal = low.test(Opcode.FEQ if rows.dtype == F32 else Opcode.IEQ, *pairs)
         count = low.cast(low.graph.fold(Fold.ISUM, [last + 1], equal), F32)
         most = low.graph.reshape(low.graph.fold(Fold.MAX, [last], count), (*rows.shape[:-1], 1))
-        candidates = low.select(low.test(Op.FEQ, count, most), low.cast(ranks, F32), float(1 << 24), F32)
+        candidates = low.select(low.test(Opcode.FEQ, count, most), low.cast(ranks, F32), float(1 << 24), F32)
         least = low.graph.reshape(low.graph.fold(Fold.MIN, [last], candidates), (*rows.shape[:-1], 1))
-        return low.graph.apply(Op.F2I, low.f(Op.FSUB, low.f(Op.FADD, least, most), 1.0), dtype=I32)
+        return low.graph.apply(Opcode.F2I, low.f(Opcode.FSUB, low.f(Opcode.FADD, least, most), 1.0), dtype=I32)
 
     return _chosen(low, x, dim, rank)
 
@@ -214,9 +214,9 @@ def isin(
     x, among = low.cast(x, dtype), low.cast(among, dtype)
     pairs = (*x.shape, among.elements)
     listed = low.graph.reshape(among, (among.elements,))
-    equal = low.test(Op.FEQ if dtype == F32 else Op.IEQ, low.graph.reshape(x, (*x.shape, 1)), listed)
+    equal = low.test(Opcode.FEQ if dtype == F32 else Opcode.IEQ, low.graph.reshape(x, (*x.shape, 1)), listed)
     count = low.graph.fold(Fold.ISUM, [len(x.shape)], low.graph.expand(equal, pairs))
-    return low.test(Op.IEQ, count, 0) if invert else low.test(Op.ILT, 0, count)
+    return low.test(Opcode.IEQ, count, 0) if invert else low.test(Opcode.ILT, 0, count)
 
 
 @rule("histc")
@@ -225,10 +225,10 @@ def histc(low: Lowering, x: Node, bins: int = 100, min: float = 0, max: float = 
     if min >= max:
         raise LoweringError("a histogram between the data's own extremes is not supported", hint="give min and max")
     flat = low.graph.reshape(low.cast(x, F32), (x.elements,))
-    share = low.f(Op.FDIV, low.f(Op.FSUB, flat, float(min)), float(max - min))
-    part = low.i(Op.IMIN, low.cast(low.f(Op.FMUL, share, float(bins)), I32), bins - 1)
-    inside = low.i(Op.IAND, low.test(Op.FLE, float(min), flat), low.test(Op.FLE, flat, float(max)))
-    hit = low.i(Op.IAND, low.test(Op.IEQ, low.graph.iota((bins, x.elements), 0), part), inside)
+    share = low.f(Opcode.FDIV, low.f(Opcode.FSUB, flat, float(min)), float(max - min))
+    part = low.i(Opcode.IMIN, low.cast(low.f(Opcode.FMUL, share, float(bins)), I32), bins - 1)
+    inside = low.i(Opcode.IAND, low.test(Opcode.FLE, float(min), flat), low.test(Opcode.FLE, flat, float(max)))
+    hit = low.i(Opcode.IAND, low.test(Opcode.IEQ, low.graph.iota((bins, x.elements), 0), part), inside)
     return low.cast(low.graph.fold(Fold.ISUM, [1], low.graph.expand(hit, (bins, x.elements))), low.dtype)
 
 
@@ -241,7 +241,7 @@ def _prefixes(low: Lowering, x: Node, dim: int, beyond: float) -> tuple[Node, li
     rows = low.graph.permute(x, order)
     outer, n = rows.shape[:-1], rows.shape[-1]
     pairs, last = (*outer, n, n), len(outer)
-    not_later = low.test(Op.ILE, low.graph.iota(pairs, last + 1), low.graph.iota(pairs, last))
+    not_later = low.test(Opcode.ILE, low.graph.iota(pairs, last + 1), low.graph.iota(pairs, last))
     seen = low.graph.expand(low.graph.reshape(rows, (*outer, 1, n)), pairs)
     return low.select(not_later, seen, beyond, x.dtype), [order.index(i) for i in range(len(order))]
 
@@ -257,14 +257,16 @@ def _running_extremum(mode: Fold) -> Callable[..., Any]:
         shape, low.shape = low.shape, seen.shape[:-1]
         found = extremum(low, seen, last, mode)
         low.shape = shape
-        reached = low.test(Op.FEQ if x.dtype == F32 else Op.IEQ, seen, low.graph.reshape(found, (*found.shape, 1)))
-        if x.dtype == F32:
-            reached = low.i(Op.IOR, reached, low.negation(low.test(Op.FEQ, seen, seen)))
-        earlier = low.test(Op.ILE, low.graph.iota(seen.shape, last), low.graph.iota(seen.shape, last - 1))
-        places = low.select(
-            low.i(Op.IAND, reached, earlier), low.cast(low.graph.iota(seen.shape, last), F32), -1.0, F32
+        reached = low.test(
+            Opcode.FEQ if x.dtype == F32 else Opcode.IEQ, seen, low.graph.reshape(found, (*found.shape, 1))
         )
-        at = low.graph.apply(Op.F2I, low.graph.fold(Fold.MAX, [last], places), dtype=I32)
+        if x.dtype == F32:
+            reached = low.i(Opcode.IOR, reached, low.negation(low.test(Opcode.FEQ, seen, seen)))
+        earlier = low.test(Opcode.ILE, low.graph.iota(seen.shape, last), low.graph.iota(seen.shape, last - 1))
+        places = low.select(
+            low.i(Opcode.IAND, reached, earlier), low.cast(low.graph.iota(seen.shape, last), F32), -1.0, F32
+        )
+        at = low.graph.apply(Opcode.F2I, low.graph.fold(Fold.MAX, [last], places), dtype=I32)
         return low.graph.permute(found, back), low.graph.permute(at, back)
 
     return lower
@@ -282,10 +284,10 @@ def logcumsumexp(low: Lowering, x: Node, dim: int) -> Node:
     seen, back = _prefixes(low, x, dim, -math.inf)
     last = len(x.shape)
     peak = low.graph.fold(Fold.MAX, [last], seen)
-    peak = low.select(low.test(Op.FEQ, low.f(Op.FABS, peak), math.inf), 0.0, peak, F32)
-    apart = low.f(Op.FSUB, seen, low.graph.reshape(peak, (*peak.shape, 1)))
-    sums = low.graph.fold(Fold.SUM, [last], low.f(Op.FEXP, apart))
-    return low.graph.permute(low.f(Op.FADD, low.f(Op.FLOG, sums), peak), back)
+    peak = low.select(low.test(Opcode.FEQ, low.f(Opcode.FABS, peak), math.inf), 0.0, peak, F32)
+    apart = low.f(Opcode.FSUB, seen, low.graph.reshape(peak, (*peak.shape, 1)))
+    sums = low.graph.fold(Fold.SUM, [last], low.f(Opcode.FEXP, apart))
+    return low.graph.permute(low.f(Opcode.FADD, low.f(Opcode.FLOG, sums), peak), back)
 
 
 # --- products ----------------------------------------------------------------------------------------------
@@ -302,7 +304,7 @@ def _running(low: Lowering, factors: Node) -> list[Node]:
     products = [low.graph.slice(factors, 0, 0, 1)]
     for i in range(1, count):
         factor = low.graph.slice(factors, 0, i, 1)
-        op = low.f(Op.FMUL, products[-1], factor) if low.dtype == F32 else low.i(Op.IMUL, products[-1], factor)
+        op = low.f(Opcode.FMUL, products[-1], factor) if low.dtype == F32 else low.i(Opcode.IMUL, products[-1], factor)
         products.append(op)
     return products
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.graph import BOOL, F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
@@ -28,18 +28,18 @@ def add(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
     """a + alpha b; a logical or for bools."""
     if low.dtype == F32:
         whole = complement(low, a, b) if alpha == 1 else None
-        return whole or low.f(Op.FADD, a, b if alpha == 1 else low.f(Op.FMUL, b, float(alpha)))
+        return whole or low.f(Opcode.FADD, a, b if alpha == 1 else low.f(Opcode.FMUL, b, float(alpha)))
     if low.dtype == BOOL:
-        return low.graph.apply(Op.IOR, low.cast(a, BOOL), low.cast(b, BOOL), dtype=BOOL)
-    return low.i(Op.IADD, a, b if alpha == 1 else low.i(Op.IMUL, b, int(alpha)))
+        return low.graph.apply(Opcode.IOR, low.cast(a, BOOL), low.cast(b, BOOL), dtype=BOOL)
+    return low.i(Opcode.IADD, a, b if alpha == 1 else low.i(Opcode.IMUL, b, int(alpha)))
 
 
 @rule("sub.Tensor", "sub.Scalar")
 def sub(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
     """a - alpha b."""
     if low.dtype == F32:
-        return low.f(Op.FSUB, a, b if alpha == 1 else low.f(Op.FMUL, b, float(alpha)))
-    return low.i(Op.ISUB, a, b if alpha == 1 else low.i(Op.IMUL, b, int(alpha)))
+        return low.f(Opcode.FSUB, a, b if alpha == 1 else low.f(Opcode.FMUL, b, float(alpha)))
+    return low.i(Opcode.ISUB, a, b if alpha == 1 else low.i(Opcode.IMUL, b, int(alpha)))
 
 
 @rule("rsub.Scalar", "rsub.Tensor")
@@ -51,21 +51,21 @@ def rsub(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
 @rule("mul.Tensor", "mul.Scalar")
 def mul(low: Lowering, a: Number, b: Number) -> Node:
     """a b; a logical and for bools."""
-    return low.f(Op.FMUL, a, b) if low.dtype == F32 else low.i(Op.IMUL, a, b)
+    return low.f(Opcode.FMUL, a, b) if low.dtype == F32 else low.i(Opcode.IMUL, a, b)
 
 
 @rule("div.Tensor", "div.Scalar")
 def div(low: Lowering, a: Number, b: Number) -> Node:
     """a / b as floats."""
-    return low.f(Op.FDIV, a, b)
+    return low.f(Opcode.FDIV, a, b)
 
 
 @rule("div.Tensor_mode")
 def div_mode(low: Lowering, a: Number, b: Number, rounding_mode: str | None = None) -> Node:
     """a / b, rounded down or towards zero."""
     if low.dtype == I32:
-        return floor_divide(low, a, b) if rounding_mode == "floor" else low.i(Op.IDIV, a, b)
-    quotient = low.f(Op.FDIV, a, b)
+        return floor_divide(low, a, b) if rounding_mode == "floor" else low.i(Opcode.IDIV, a, b)
+    quotient = low.f(Opcode.FDIV, a, b)
     return {"floor": floor, "trunc": trunc, None: lambda _, x: x}[rounding_mode](low, quotient)
 
 
@@ -73,72 +73,72 @@ def div_mode(low: Lowering, a: Number, b: Number, rounding_mode: str | None = No
 def floor_divide(low: Lowering, a: Number, b: Number) -> Node:
     """Integer division rounded down."""
     if _is_float(a, b):
-        return floor(low, low.f(Op.FDIV, a, b))
+        return floor(low, low.f(Opcode.FDIV, a, b))
     x, y = low.cast(a, I32), low.cast(b, I32)
-    rest = low.i(Op.IREM, x, y)
-    below = low.test(Op.ILT, low.i(Op.IXOR, rest, y), 0)
-    inexact = low.negation(low.test(Op.IEQ, rest, 0))
-    return low.i(Op.ISUB, low.i(Op.IDIV, x, y), low.i(Op.IAND, below, inexact))
+    rest = low.i(Opcode.IREM, x, y)
+    below = low.test(Opcode.ILT, low.i(Opcode.IXOR, rest, y), 0)
+    inexact = low.negation(low.test(Opcode.IEQ, rest, 0))
+    return low.i(Opcode.ISUB, low.i(Opcode.IDIV, x, y), low.i(Opcode.IAND, below, inexact))
 
 
 @rule("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(low: Lowering, a: Number, b: Number) -> Node:
     """a - b floor(a / b)."""
     if _is_float(a, b):
-        return low.f(Op.FSUB, a, low.f(Op.FMUL, b, floor(low, low.f(Op.FDIV, a, b))))
+        return low.f(Opcode.FSUB, a, low.f(Opcode.FMUL, b, floor(low, low.f(Opcode.FDIV, a, b))))
     x, y = low.cast(a, I32), low.cast(b, I32)
-    rest = low.i(Op.IREM, x, y)
-    below = low.test(Op.ILT, low.i(Op.IXOR, rest, y), 0)
-    inexact = low.negation(low.test(Op.IEQ, rest, 0))
-    return low.i(Op.IADD, rest, low.select(low.i(Op.IAND, below, inexact), y, 0, I32))
+    rest = low.i(Opcode.IREM, x, y)
+    below = low.test(Opcode.ILT, low.i(Opcode.IXOR, rest, y), 0)
+    inexact = low.negation(low.test(Opcode.IEQ, rest, 0))
+    return low.i(Opcode.IADD, rest, low.select(low.i(Opcode.IAND, below, inexact), y, 0, I32))
 
 
 @rule("addcmul")
 def addcmul(low: Lowering, x: Node, a: Node, b: Node, value: float = 1) -> Node:
     """x + value a b."""
-    return low.f(Op.FADD, x, low.f(Op.FMUL, low.f(Op.FMUL, a, float(value)), b))
+    return low.f(Opcode.FADD, x, low.f(Opcode.FMUL, low.f(Opcode.FMUL, a, float(value)), b))
 
 
 @rule("addcdiv")
 def addcdiv(low: Lowering, x: Node, a: Node, b: Node, value: float = 1) -> Node:
     """x + value a / b."""
-    return low.f(Op.FADD, x, low.f(Op.FDIV, low.f(Op.FMUL, a, float(value)), b))
+    return low.f(Opcode.FADD, x, low.f(Opcode.FDIV, low.f(Opcode.FMUL, a, float(value)), b))
 
 
 @rule("lerp.Scalar", "lerp.Tensor")
 def lerp(low: Lowering, a: Node, b: Node, weight: Number) -> Node:
     """a + weight (b - a)."""
-    return low.f(Op.FADD, a, low.f(Op.FMUL, weight, low.f(Op.FSUB, b, a)))
+    return low.f(Opcode.FADD, a, low.f(Opcode.FMUL, weight, low.f(Opcode.FSUB, b, a)))
 
 
 @rule("neg")
 def neg(low: Lowering, x: Node) -> Node:
     """-x."""
-    return low.f(Op.FNEG, x) if x.dtype == F32 else low.i(Op.ISUB, 0, x)
+    return low.f(Opcode.FNEG, x) if x.dtype == F32 else low.i(Opcode.ISUB, 0, x)
 
 
 @rule("abs")
 def absolute(low: Lowering, x: Node) -> Node:
     """|x|."""
-    return low.f(Op.FABS, x) if x.dtype == F32 else low.i(Op.IMAX, x, low.i(Op.ISUB, 0, x))
+    return low.f(Opcode.FABS, x) if x.dtype == F32 else low.i(Opcode.IMAX, x, low.i(Opcode.ISUB, 0, x))
 
 
 @rule("reciprocal")
 def reciprocal(low: Lowering, x: Node) -> Node:
     """1 / x."""
-    return low.f(Op.FDIV, 1.0, x)
+    return low.f(Opcode.FDIV, 1.0, x)
 
 
 @rule("sqrt")
 def sqrt(low: Lowering, x: Node) -> Node:
     """Correctly rounded square root."""
-    return low.f(Op.FSQRT, x)
+    return low.f(Opcode.FSQRT, x)
 
 
 @rule("rsqrt")
 def rsqrt(low: Lowering, x: Node) -> Node:
     """1 / sqrt(x)."""
-    return low.f(Op.FDIV, 1.0, low.f(Op.FSQRT, x))
+    return low.f(Opcode.FDIV, 1.0, low.f(Opcode.FSQRT, x))
 
 
 @rule("pow.Tensor_Scalar")
@@ -148,33 +148,33 @@ def power(low: Lowering, x: Node, exponent: float) -> Node:
         return _integer_power(low, x, low.cast(exponent, I32))
     x = low.cast(x, F32)
     if exponent < 0:
-        return low.f(Op.FDIV, 1.0, power(low, x, -exponent))
+        return low.f(Opcode.FDIV, 1.0, power(low, x, -exponent))
     if exponent == 0.5:
-        return low.f(Op.FSQRT, x)
+        return low.f(Opcode.FSQRT, x)
     if exponent == int(exponent) and exponent <= 16:
         result: Node | None = None
         square, left = x, int(exponent)
         while left:
             if left & 1:
-                result = square if result is None else low.f(Op.FMUL, result, square)
+                result = square if result is None else low.f(Opcode.FMUL, result, square)
             left >>= 1
-            square = low.f(Op.FMUL, square, square) if left else square
+            square = low.f(Opcode.FMUL, square, square) if left else square
         return result if result is not None else low.graph.number(1.0, F32, x.shape)
-    return low.f(Op.FEXP, low.f(Op.FMUL, float(exponent), low.f(Op.FLOG, x)))
+    return low.f(Opcode.FEXP, low.f(Opcode.FMUL, float(exponent), low.f(Opcode.FLOG, x)))
 
 
 def _integer_power(low: Lowering, x: Node, exponent: Node) -> Node:
     """x ** e, by the bits of e. A power beyond 2^31 does not fit, but of -1, 0 and 1, whose powers depend on the last
     bit; so do those of negative e."""
-    size = low.i(Op.IMAX, exponent, low.i(Op.ISUB, 0, exponent))
-    size = low.select(low.test(Op.ILT, 31, size), low.i(Op.IOR, low.i(Op.IAND, size, 1), 30), size, I32)
+    size = low.i(Opcode.IMAX, exponent, low.i(Opcode.ISUB, 0, exponent))
+    size = low.select(low.test(Opcode.ILT, 31, size), low.i(Opcode.IOR, low.i(Opcode.IAND, size, 1), 30), size, I32)
     result, square = low.cast(1, I32), x
     for bit in range(5):
-        taken = low.i(Op.IAND, low.i(Op.ISHR, size, bit), 1)
-        result = low.i(Op.IMUL, result, low.select(taken, square, 1, I32))
-        square = low.i(Op.IMUL, square, square)
-    unit = low.test(Op.IEQ, low.i(Op.IMUL, x, x), 1)
-    gone = low.i(Op.IAND, low.test(Op.ILT, exponent, 0), low.negation(unit))
+        taken = low.i(Opcode.IAND, low.i(Opcode.ISHR, size, bit), 1)
+        result = low.i(Opcode.IMUL, result, low.select(taken, square, 1, I32))
+        square = low.i(Opcode.IMUL, square, square)
+    unit = low.test(Opcode.IEQ, low.i(Opcode.IMUL, x, x), 1)
+    gone = low.i(Opcode.IAND, low.test(Opcode.ILT, exponent, 0), low.negation(unit))
     return low.select(gone, 0, result, I32)
 
 
@@ -183,7 +183,7 @@ def power_tensor(low: Lowering, x: Number, exponent: Node) -> Node:
     """exp(e log x), for positive x."""
     if low.dtype != F32:
         return _integer_power(low, low.cast(x, I32), exponent)
-    return low.f(Op.FEXP, low.f(Op.FMUL, exponent, low.f(Op.FLOG, x)))
+    return low.f(Opcode.FEXP, low.f(Opcode.FMUL, exponent, low.f(Opcode.FLOG, x)))
 
 
 # --- functions ---------------------------------------------------------------------------------------------
@@ -192,58 +192,58 @@ def power_tensor(low: Lowering, x: Number, exponent: Node) -> Node:
 @rule("exp")
 def exp(low: Lowering, x: Node) -> Node:
     """e ** x."""
-    return low.f(Op.FEXP, x)
+    return low.f(Opcode.FEXP, x)
 
 
 @rule("log")
 def log(low: Lowering, x: Node) -> Node:
     """Natural logarithm."""
-    return low.f(Op.FLOG, x)
+    return low.f(Opcode.FLOG, x)
 
 
 @rule("log2", "log10")
 def log_base(low: Lowering, x: Node) -> Node:
     """Logarithm to base 2 or 10."""
     base = 2.0 if low.graph.origin.aten.endswith("log2") else 10.0
-    return low.f(Op.FMUL, low.f(Op.FLOG, x), 1 / math.log(base))
+    return low.f(Opcode.FMUL, low.f(Opcode.FLOG, x), 1 / math.log(base))
 
 
 @rule("tanh")
 def tanh(low: Lowering, x: Node) -> Node:
     """Hyperbolic tangent."""
-    return low.f(Op.FTANH, x)
+    return low.f(Opcode.FTANH, x)
 
 
 @rule("tanh_backward")
 def tanh_backward(low: Lowering, grad: Node, y: Node) -> Node:
     """grad (1 - y^2)."""
-    return low.f(Op.FMUL, grad, low.f(Op.FSUB, 1.0, low.f(Op.FMUL, y, y)))
+    return low.f(Opcode.FMUL, grad, low.f(Opcode.FSUB, 1.0, low.f(Opcode.FMUL, y, y)))
 
 
 @rule("sigmoid")
 def sigmoid(low: Lowering, x: Node) -> Node:
     """1 / (1 + exp(-x))."""
-    return low.f(Op.FDIV, 1.0, low.f(Op.FADD, 1.0, low.f(Op.FEXP, low.f(Op.FNEG, x))))
+    return low.f(Opcode.FDIV, 1.0, low.f(Opcode.FADD, 1.0, low.f(Opcode.FEXP, low.f(Opcode.FNEG, x))))
 
 
 @rule("sigmoid_backward")
 def sigmoid_backward(low: Lowering, grad: Node, y: Node) -> Node:
     """grad y (1 - y)."""
-    return low.f(Op.FMUL, grad, low.f(Op.FMUL, y, low.f(Op.FSUB, 1.0, y)))
+    return low.f(Opcode.FMUL, grad, low.f(Opcode.FMUL, y, low.f(Opcode.FSUB, 1.0, y)))
 
 
 @rule("silu")
 def silu(low: Lowering, x: Node) -> Node:
     """x sigmoid(x)."""
-    return low.f(Op.FMUL, x, sigmoid(low, x))
+    return low.f(Opcode.FMUL, x, sigmoid(low, x))
 
 
 @rule("silu_backward")
 def silu_backward(low: Lowering, grad: Node, x: Node) -> Node:
     """grad s (1 + x (1 - s)), s = sigmoid(x)."""
     s = sigmoid(low, x)
-    slope = low.f(Op.FADD, 1.0, low.f(Op.FMUL, x, low.f(Op.FSUB, 1.0, s)))
-    return low.f(Op.FMUL, grad, low.f(Op.FMUL, s, slope))
+    slope = low.f(Opcode.FADD, 1.0, low.f(Opcode.FMUL, x, low.f(Opcode.FSUB, 1.0, s)))
+    return low.f(Opcode.FMUL, grad, low.f(Opcode.FMUL, s, slope))
 
 
 _HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100059e-15)
@@ -256,22 +256,22 @@ _COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 def _series(low: Lowering, coefficients: tuple[float, ...], z: Node) -> Node:
     result = low.cast(coefficients[0], F32)
     for coefficient in coefficients[1:]:
-        result = low.f(Op.FFMA, result, z, coefficient)
+        result = low.f(Opcode.FFMA, result, z, coefficient)
     return result
 
 
 def _circular(low: Lowering, x: Node, quarters: int) -> Node:
     """sin(x + quarters x pi / 2): absolute error about 1e-7 where |x| < 1e5, meaningless where |x| > 1e9."""
-    turns = low.graph.apply(Op.F2I, low.f(Op.FMUL, x, 2 / math.pi), dtype=I32)
-    back, r = low.f(Op.FNEG, low.cast(turns, F32)), x
+    turns = low.graph.apply(Opcode.F2I, low.f(Opcode.FMUL, x, 2 / math.pi), dtype=I32)
+    back, r = low.f(Opcode.FNEG, low.cast(turns, F32)), x
     for part in _HALF_PI:
-        r = low.f(Op.FFMA, back, part, r)
-    z = low.f(Op.FMUL, r, r)
-    sine = low.f(Op.FFMA, low.f(Op.FMUL, r, z), _series(low, _SIN, z), r)
-    cosine = low.f(Op.FFMA, low.f(Op.FMUL, z, z), _series(low, _COS, z), low.f(Op.FFMA, z, -0.5, 1.0))
-    quadrant = low.i(Op.IADD, turns, quarters) if quarters else turns
-    value = low.select(low.i(Op.IAND, quadrant, 1), cosine, sine, F32)
-    return low.select(low.i(Op.IAND, quadrant, 2), low.f(Op.FNEG, value), value, F32)
+        r = low.f(Opcode.FFMA, back, part, r)
+    z = low.f(Opcode.FMUL, r, r)
+    sine = low.f(Opcode.FFMA, low.f(Opcode.FMUL, r, z), _series(low, _SIN, z), r)
+    cosine = low.f(Opcode.FFMA, low.f(Opcode.FMUL, z, z), _series(low, _COS, z), low.f(Opcode.FFMA, z, -0.5, 1.0))
+    quadrant = low.i(Opcode.IADD, turns, quarters) if quarters else turns
+    value = low.select(low.i(Opcode.IAND, quadrant, 1), cosine, sine, F32)
+    return low.select(low.i(Opcode.IAND, quadrant, 2), low.f(Opcode.FNEG, value), value, F32)
 
 
 @rule("sin")
@@ -289,14 +289,16 @@ def cos(low: Lowering, x: Node) -> Node:
 @rule("erf")
 def erf(low: Lowering, x: Node) -> Node:
     """Abramowitz and Stegun 1964, 7.1.26: absolute error below 1.5e-7 (plus rounding)."""
-    magnitude = low.f(Op.FABS, x)
-    t = low.f(Op.FDIV, 1.0, low.f(Op.FFMA, 0.3275911, magnitude, 1.0))
+    magnitude = low.f(Opcode.FABS, x)
+    t = low.f(Opcode.FDIV, 1.0, low.f(Opcode.FFMA, 0.3275911, magnitude, 1.0))
     series = low.cast(1.061405429, F32)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        series = low.f(Op.FFMA, series, t, coefficient)
-    tail = low.f(Op.FMUL, low.f(Op.FMUL, series, t), low.f(Op.FEXP, low.f(Op.FNEG, low.f(Op.FMUL, x, x))))
-    positive = low.f(Op.FSUB, 1.0, tail)
-    return low.select(low.test(Op.FLT, x, 0.0), low.f(Op.FNEG, positive), positive, F32)
+        series = low.f(Opcode.FFMA, series, t, coefficient)
+    tail = low.f(
+        Opcode.FMUL, low.f(Opcode.FMUL, series, t), low.f(Opcode.FEXP, low.f(Opcode.FNEG, low.f(Opcode.FMUL, x, x)))
+    )
+    positive = low.f(Opcode.FSUB, 1.0, tail)
+    return low.select(low.test(Opcode.FLT, x, 0.0), low.f(Opcode.FNEG, positive), positive, F32)
 
 
 _GELU_CUBE = 0.044715
@@ -304,49 +306,49 @@ _GELU_CUBE = 0.044715
 
 def _gelu_tanh(low: Lowering, x: Node) -> tuple[Node, Node]:
     scale = math.sqrt(2 / math.pi)
-    square = low.f(Op.FMUL, x, x)
-    inner = low.f(Op.FMUL, low.f(Op.FMUL, scale, x), low.f(Op.FFMA, _GELU_CUBE, square, 1.0))
-    slope = low.f(Op.FMUL, scale, low.f(Op.FFMA, 3 * _GELU_CUBE, square, 1.0))
-    return low.f(Op.FTANH, inner), slope
+    square = low.f(Opcode.FMUL, x, x)
+    inner = low.f(Opcode.FMUL, low.f(Opcode.FMUL, scale, x), low.f(Opcode.FFMA, _GELU_CUBE, square, 1.0))
+    slope = low.f(Opcode.FMUL, scale, low.f(Opcode.FFMA, 3 * _GELU_CUBE, square, 1.0))
+    return low.f(Opcode.FTANH, inner), slope
 
 
 def _normal_cdf(low: Lowering, x: Node) -> Node:
-    return low.f(Op.FFMA, 0.5, erf(low, low.f(Op.FMUL, x, math.sqrt(0.5))), 0.5)
+    return low.f(Opcode.FFMA, 0.5, erf(low, low.f(Opcode.FMUL, x, math.sqrt(0.5))), 0.5)
 
 
 @rule("gelu")
 def gelu(low: Lowering, x: Node, approximate: str = "none") -> Node:
     """x Phi(x), or its tanh form (Hendrycks and Gimpel 2016, section 2)."""
     if approximate == "none":
-        return low.f(Op.FMUL, x, _normal_cdf(low, x))
+        return low.f(Opcode.FMUL, x, _normal_cdf(low, x))
     t, _ = _gelu_tanh(low, x)
-    half = low.f(Op.FMUL, 0.5, x)
-    return low.f(Op.FFMA, half, t, half)
+    half = low.f(Opcode.FMUL, 0.5, x)
+    return low.f(Opcode.FFMA, half, t, half)
 
 
 @rule("gelu_backward")
 def gelu_backward(low: Lowering, grad: Node, x: Node, approximate: str = "none") -> Node:
     """grad d gelu / dx."""
     if approximate == "none":
-        density = low.f(Op.FEXP, low.f(Op.FMUL, low.f(Op.FMUL, x, x), -0.5))
-        scaled = low.f(Op.FMUL, x, low.f(Op.FMUL, density, 1 / math.sqrt(2 * math.pi)))
-        return low.f(Op.FMUL, grad, low.f(Op.FADD, _normal_cdf(low, x), scaled))
+        density = low.f(Opcode.FEXP, low.f(Opcode.FMUL, low.f(Opcode.FMUL, x, x), -0.5))
+        scaled = low.f(Opcode.FMUL, x, low.f(Opcode.FMUL, density, 1 / math.sqrt(2 * math.pi)))
+        return low.f(Opcode.FMUL, grad, low.f(Opcode.FADD, _normal_cdf(low, x), scaled))
     t, slope = _gelu_tanh(low, x)
-    half = low.f(Op.FMUL, 0.5, x)
-    bend = low.f(Op.FMUL, low.f(Op.FMUL, half, low.f(Op.FSUB, 1.0, low.f(Op.FMUL, t, t))), slope)
-    return low.f(Op.FMUL, grad, low.f(Op.FADD, low.f(Op.FFMA, 0.5, t, 0.5), bend))
+    half = low.f(Opcode.FMUL, 0.5, x)
+    bend = low.f(Opcode.FMUL, low.f(Opcode.FMUL, half, low.f(Opcode.FSUB, 1.0, low.f(Opcode.FMUL, t, t))), slope)
+    return low.f(Opcode.FMUL, grad, low.f(Opcode.FADD, low.f(Opcode.FFMA, 0.5, t, 0.5), bend))
 
 
 @rule("relu")
 def relu(low: Lowering, x: Node) -> Node:
     """max(x, 0)."""
-    return low.f(Op.FMAX, x, 0.0) if x.dtype == F32 else low.i(Op.IMAX, x, 0)
+    return low.f(Opcode.FMAX, x, 0.0) if x.dtype == F32 else low.i(Opcode.IMAX, x, 0)
 
 
 @rule("threshold_backward")
 def threshold_backward(low: Lowering, grad: Node, x: Node, threshold: float) -> Node:
     """grad where x > threshold, else 0."""
-    return low.select(low.test(Op.FLT, float(threshold), x), grad, 0.0, F32)
+    return low.select(low.test(Opcode.FLT, float(threshold), x), grad, 0.0, F32)
 
 
 @rule("round")
@@ -371,7 +373,7 @@ def floor(low: Lowering, x: Node) -> Node:
     if x.dtype != F32:
         return x
     near = low.rounded(x)
-    return low.select(low.test(Op.FLT, x, near), low.f(Op.FSUB, near, 1.0), near, F32)
+    return low.select(low.test(Opcode.FLT, x, near), low.f(Opcode.FSUB, near, 1.0), near, F32)
 
 
 @rule("ceil")
@@ -380,21 +382,23 @@ def ceil(low: Lowering, x: Node) -> Node:
     if x.dtype != F32:
         return x
     near = low.rounded(x)
-    return low.select(low.test(Op.FLT, near, x), low.f(Op.FADD, near, 1.0), near, F32)
+    return low.select(low.test(Opcode.FLT, near, x), low.f(Opcode.FADD, near, 1.0), near, F32)
 
 
 @rule("sign", "sgn")
 def sign(low: Lowering, x: Node) -> Node:
     """-1, 0 or 1."""
     if x.dtype == F32:
-        return low.f(Op.FSUB, low.cast(low.test(Op.FLT, 0.0, x), F32), low.cast(low.test(Op.FLT, x, 0.0), F32))
-    return low.i(Op.ISUB, low.test(Op.ILT, 0, x), low.test(Op.ILT, x, 0))
+        return low.f(
+            Opcode.FSUB, low.cast(low.test(Opcode.FLT, 0.0, x), F32), low.cast(low.test(Opcode.FLT, x, 0.0), F32)
+        )
+    return low.i(Opcode.ISUB, low.test(Opcode.ILT, 0, x), low.test(Opcode.ILT, x, 0))
 
 
 # --- comparison and choice ---------------------------------------------------------------------------------
 
 
-def _comparison(float_op: Op, int_op: Op, swap: bool, negate: bool) -> Any:
+def _comparison(float_op: Opcode, int_op: Opcode, swap: bool, negate: bool) -> Any:
     def lower(low: Lowering, a: Number, b: Number) -> Node:
         first, second = (b, a) if swap else (a, b)
         result = low.test(float_op if _is_float(a, b) else int_op, first, second)
@@ -404,12 +408,12 @@ def _comparison(float_op: Op, int_op: Op, swap: bool, negate: bool) -> Any:
 
 
 for _name, _args in {
-    "lt": (Op.FLT, Op.ILT, False, False),
-    "gt": (Op.FLT, Op.ILT, True, False),
-    "le": (Op.FLE, Op.ILE, False, False),
-    "ge": (Op.FLE, Op.ILE, True, False),
-    "eq": (Op.FEQ, Op.IEQ, False, False),
-    "ne": (Op.FEQ, Op.IEQ, False, True),
+    "lt": (Opcode.FLT, Opcode.ILT, False, False),
+    "gt": (Opcode.FLT, Opcode.ILT, True, False),
+    "le": (Opcode.FLE, Opcode.ILE, False, False),
+    "ge": (Opcode.FLE, Opcode.ILE, True, False),
+    "eq": (Opcode.FEQ, Opcode.IEQ, False, False),
+    "ne": (Opcode.FEQ, Opcode.IEQ, False, True),
 }.items():
     rule(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(*_args))
 
@@ -417,19 +421,19 @@ for _name, _args in {
 @rule("isnan")
 def isnan(low: Lowering, x: Node) -> Node:
     """x != x."""
-    return low.negation(low.test(Op.FEQ, x, x))
+    return low.negation(low.test(Opcode.FEQ, x, x))
 
 
 @rule("maximum")
 def maximum(low: Lowering, a: Node, b: Node) -> Node:
     """The larger; NaN if either is."""
-    return low.f(Op.FMAX, a, b) if low.dtype == F32 else low.i(Op.IMAX, a, b)
+    return low.f(Opcode.FMAX, a, b) if low.dtype == F32 else low.i(Opcode.IMAX, a, b)
 
 
 @rule("minimum")
 def minimum(low: Lowering, a: Node, b: Node) -> Node:
     """Returns the smaller of two; NaN if one is NaN."""
-    return low.f(Op.FMIN, a, b) if low.dtype == F32 else low.i(Op.IMIN, a, b)
+    return low.f(Opcode.FMIN, a, b) if low.dtype == F32 else low.i(Opcode.IMIN, a, b)
 
 
 @rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor")
@@ -440,9 +444,9 @@ def clamp(
     lower, upper = bounds.get("min", minimum_), bounds.get("max", maximum_)
     is_float = low.dtype == F32
     if lower is not None:
-        x = low.f(Op.FMAX, x, lower) if is_float else low.i(Op.IMAX, x, lower)
+        x = low.f(Opcode.FMAX, x, lower) if is_float else low.i(Opcode.IMAX, x, lower)
     if upper is not None:
-        x = low.f(Op.FMIN, x, upper) if is_float else low.i(Op.IMIN, x, upper)
+        x = low.f(Opcode.FMIN, x, upper) if is_float else low.i(Opcode.IMIN, x, upper)
     return x
 
 
@@ -473,10 +477,10 @@ def logical_not(low: Lowering, x: Node) -> Node:
 @rule("bitwise_not")
 def bitwise_not(low: Lowering, x: Node) -> Node:
     """Inverts every bit; negates a bool."""
-    return low.negation(x) if x.dtype == BOOL else low.i(Op.IXOR, x, -1)
+    return low.negation(x) if x.dtype == BOOL else low.i(Opcode.IXOR, x, -1)
 
 
-def _bitwise(op: Op, logical: bool) -> Any:
+def _bitwise(op: Opcode, logical: bool) -> Any:
     def lower(low: Lowering, a: Number, b: Number) -> Node:
         if logical:
             a, b = low.cast(a, BOOL), low.cast(b, BOOL)
@@ -485,23 +489,23 @@ def _bitwise(op: Op, logical: bool) -> Any:
     return lower
 
 
-for _name, _op in {"and": Op.IAND, "or": Op.IOR, "xor": Op.IXOR}.items():
+for _name, _op in {"and": Opcode.IAND, "or": Opcode.IOR, "xor": Opcode.IXOR}.items():
     rule(*(f"bitwise_{_name}.{form}" for form in ("Tensor", "Scalar", "Scalar_Tensor")))(_bitwise(_op, logical=False))
     rule(f"logical_{_name}")(_bitwise(_op, logical=True))
-for _name, _op in {"lshift": Op.ISHL, "rshift": Op.ISHR}.items():
+for _name, _op in {"lshift": Opcode.ISHL, "rshift": Opcode.ISHR}.items():
     rule(f"__{_name}__.Tensor", f"__{_name}__.Scalar")(_bitwise(_op, logical=False))
 
 
 @rule(*(f"bitwise_left_shift.{form}" for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")))
 def left_shift(low: Lowering, x: Number, places: Number) -> Node:
     """x 2^places; 0 from 32 places on."""
-    return low.select(low.test(Op.ILT, places, 32), low.i(Op.ISHL, x, places), 0, I32)
+    return low.select(low.test(Opcode.ILT, places, 32), low.i(Opcode.ISHL, x, places), 0, I32)
 
 
 @rule(*(f"bitwise_right_shift.{form}" for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")))
 def right_shift(low: Lowering, x: Number, places: Number) -> Node:
     """x / 2^places, rounded down."""
-    return low.i(Op.ISHR, x, low.i(Op.IMIN, places, 31))
+    return low.i(Opcode.ISHR, x, low.i(Opcode.IMIN, places, 31))
 
 
 # --- copies and casts --------------------------------------------------------------------------------------

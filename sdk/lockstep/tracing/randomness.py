@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.activations import leaky_relu, leaky_relu_backward, log1p
 from lockstep.tracing.graph import BOOL, F32, Node
@@ -30,28 +30,30 @@ def _words(low: Lowering, shape: tuple[int, ...]) -> Node:
 
 def _uniform(low: Lowering, shape: tuple[int, ...]) -> Node:
     """Draws numbers from the uniform distribution on [0, 1)."""
-    bits = low.i(Op.IAND, low.i(Op.ISHR, _words(low, shape), 32 - _BITS), (1 << _BITS) - 1)
-    return low.f(Op.FMUL, low.cast(bits, F32), 2.0**-_BITS)
+    bits = low.i(Opcode.IAND, low.i(Opcode.ISHR, _words(low, shape), 32 - _BITS), (1 << _BITS) - 1)
+    return low.f(Opcode.FMUL, low.cast(bits, F32), 2.0**-_BITS)
 
 
 def _normal(low: Lowering, shape: tuple[int, ...]) -> Node:
     """Draws numbers of mean 0 and variance 1 (Box and Muller 1958, equation 1)."""
     # 1 - u lies in (0, 1], where the logarithm is finite.
-    radius = low.f(Op.FSQRT, low.f(Op.FMUL, -2.0, low.f(Op.FLOG, low.f(Op.FSUB, 1.0, _uniform(low, shape)))))
-    return low.f(Op.FMUL, radius, cos(low, low.f(Op.FMUL, 2 * math.pi, _uniform(low, shape))))
+    radius = low.f(
+        Opcode.FSQRT, low.f(Opcode.FMUL, -2.0, low.f(Opcode.FLOG, low.f(Opcode.FSUB, 1.0, _uniform(low, shape))))
+    )
+    return low.f(Opcode.FMUL, radius, cos(low, low.f(Opcode.FMUL, 2 * math.pi, _uniform(low, shape))))
 
 
 def _open(low: Lowering, shape: tuple[int, ...]) -> Node:
     """Strictly between 0 and 1, in 2^23 equal steps."""
-    bits = low.i(Op.IAND, low.i(Op.ISHR, _words(low, shape), 9), (1 << 23) - 1)
-    return low.f(Op.FMUL, low.f(Op.FADD, low.cast(bits, F32), 0.5), 2.0**-23)
+    bits = low.i(Opcode.IAND, low.i(Opcode.ISHR, _words(low, shape), 9), (1 << 23) - 1)
+    return low.f(Opcode.FMUL, low.f(Opcode.FADD, low.cast(bits, F32), 0.5), 2.0**-23)
 
 
 def _waiting(low: Lowering, shape: tuple[int, ...]) -> Node:
     """Exponential of mean 1, above 0: small numbers, which decide who is first, in steps of 2^-31."""
-    bits = low.i(Op.IAND, _words(low, shape), (1 << 31) - 1)
-    u = low.f(Op.FMUL, low.f(Op.FADD, low.cast(bits, F32), 0.5), 2.0**-31)
-    return low.f(Op.FNEG, log1p(low, low.f(Op.FNEG, u)))
+    bits = low.i(Opcode.IAND, _words(low, shape), (1 << 31) - 1)
+    u = low.f(Opcode.FMUL, low.f(Opcode.FADD, low.cast(bits, F32), 0.5), 2.0**-31)
+    return low.f(Opcode.FNEG, log1p(low, low.f(Opcode.FNEG, u)))
 
 
 def _below(low: Lowering, shape: tuple[int, ...], count: int) -> Node:
@@ -63,22 +65,22 @@ def _below(low: Lowering, shape: tuple[int, ...], count: int) -> Node:
         raise LoweringError(f"a draw out of {count} integers is not supported", hint="use bounds at most 2^31 apart")
 
     def upper(x: Node) -> Node:
-        return low.i(Op.IAND, low.i(Op.ISHR, x, 16), 0xFFFF)
+        return low.i(Opcode.IAND, low.i(Opcode.ISHR, x, 16), 0xFFFF)
 
     # As unsigned 32-bit numbers, no sum below overflows.
     words = _words(low, shape)
-    w_high, w_low = upper(words), low.i(Op.IAND, words, 0xFFFF)
+    w_high, w_low = upper(words), low.i(Opcode.IAND, words, 0xFFFF)
     n_high, n_low = count >> 16, count & 0xFFFF
-    first = low.i(Op.IADD, low.i(Op.IMUL, w_high, n_low), upper(low.i(Op.IMUL, w_low, n_low)))
+    first = low.i(Opcode.IADD, low.i(Opcode.IMUL, w_high, n_low), upper(low.i(Opcode.IMUL, w_low, n_low)))
     if not n_high:
         return upper(first)
-    second = low.i(Op.IADD, low.i(Op.IMUL, w_low, n_high), low.i(Op.IAND, first, 0xFFFF))
-    high = low.i(Op.IADD, low.i(Op.IMUL, w_high, n_high), upper(first))
-    return low.i(Op.IADD, high, upper(second))
+    second = low.i(Opcode.IADD, low.i(Opcode.IMUL, w_low, n_high), low.i(Opcode.IAND, first, 0xFFFF))
+    high = low.i(Opcode.IADD, low.i(Opcode.IMUL, w_high, n_high), upper(first))
+    return low.i(Opcode.IADD, high, upper(second))
 
 
 def _integers(low: Lowering, start: int, end: int) -> Node:
-    return low.cast(low.i(Op.IADD, _below(low, low.shape, int(end) - int(start)), int(start)), low.dtype)
+    return low.cast(low.i(Opcode.IADD, _below(low, low.shape, int(end) - int(start)), int(start)), low.dtype)
 
 
 @rule("rand", "rand.generator", "rand_like", "rand_like.generator")
@@ -96,33 +98,33 @@ def randn(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
 @rule("uniform")
 def uniform(low: Lowering, _x: Node, start: float = 0, end: float = 1, **_kwargs: Any) -> Node:
     """Draws uniform numbers from `start` to `end`."""
-    return low.f(Op.FADD, low.f(Op.FMUL, _uniform(low, low.shape), float(end - start)), float(start))
+    return low.f(Opcode.FADD, low.f(Opcode.FMUL, _uniform(low, low.shape), float(end - start)), float(start))
 
 
 @rule("normal_functional")
 def normal(low: Lowering, _x: Node, mean: float = 0, std: float = 1, **_kwargs: Any) -> Node:
     """Normal, of a mean and a standard deviation."""
-    return low.f(Op.FADD, low.f(Op.FMUL, _normal(low, low.shape), float(std)), float(mean))
+    return low.f(Opcode.FADD, low.f(Opcode.FMUL, _normal(low, low.shape), float(std)), float(mean))
 
 
 @rule("exponential")
 def exponential(low: Lowering, _x: Node, rate: float = 1, **_kwargs: Any) -> Node:
     """-log(1 - u) / rate."""
-    drawn = low.f(Op.FLOG, low.f(Op.FSUB, 1.0, _uniform(low, low.shape)))
-    return low.f(Op.FMUL, drawn, -1 / rate)
+    drawn = low.f(Opcode.FLOG, low.f(Opcode.FSUB, 1.0, _uniform(low, low.shape)))
+    return low.f(Opcode.FMUL, drawn, -1 / rate)
 
 
 @rule("bernoulli.p")
 def bernoulli_p(low: Lowering, _x: Node, p: float = 0.5, **_kwargs: Any) -> Node:
     """1 with probability p, which is rounded to 24 bits, else 0."""
     limit = round(p * (1 << _BITS)) / (1 << _BITS)
-    return low.cast(low.test(Op.FLT, _uniform(low, low.shape), limit), low.dtype)
+    return low.cast(low.test(Opcode.FLT, _uniform(low, low.shape), limit), low.dtype)
 
 
 @rule("bernoulli", "bernoulli.Tensor")
 def bernoulli(low: Lowering, x: Node, p: Node | None = None, **_kwargs: Any) -> Node:
     """Draws 1 with the probability that the input's element gives, else 0."""
-    return low.cast(low.test(Op.FLT, _uniform(low, low.shape), x if p is None else p), low.dtype)
+    return low.cast(low.test(Opcode.FLT, _uniform(low, low.shape), x if p is None else p), low.dtype)
 
 
 # --- integers ----------------------------------------------------------------------------------------------
@@ -168,15 +170,15 @@ def multinomial(low: Lowering, weights: Node, count: int, replacement: bool = Fa
     if replacement or count == 1:
         *rows, n = weights.shape
         each = low.graph.reshape(weights, (*rows, 1, n))
-        return argmax(low, low.f(Op.FDIV, each, _waiting(low, (*rows, count, n))), last + 1)
-    return topk(low, low.f(Op.FDIV, weights, _waiting(low, weights.shape)), count, last)[1]
+        return argmax(low, low.f(Opcode.FDIV, each, _waiting(low, (*rows, count, n))), last + 1)
+    return topk(low, low.f(Opcode.FDIV, weights, _waiting(low, weights.shape)), count, last)[1]
 
 
 # --- other distributions -----------------------------------------------------------------------------------
 
 
 def _scaled(low: Lowering, mean: Number, std: Number) -> Node:
-    return low.f(Op.FADD, low.f(Op.FMUL, _normal(low, low.shape), std), mean)
+    return low.f(Opcode.FADD, low.f(Opcode.FMUL, _normal(low, low.shape), std), mean)
 
 
 @rule("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "normal.float_float")
@@ -188,23 +190,25 @@ def normal_of(low: Lowering, mean: Number, std: Number = 1.0, *_args: Any, **_kw
 @rule("log_normal")
 def log_normal(low: Lowering, _x: Node, mean: float = 1, std: float = 2, **_kwargs: Any) -> Node:
     """exp of a normal number."""
-    return low.f(Op.FEXP, _scaled(low, float(mean), float(std)))
+    return low.f(Opcode.FEXP, _scaled(low, float(mean), float(std)))
 
 
 @rule("cauchy")
 def cauchy(low: Lowering, _x: Node, median: float = 0, sigma: float = 1, **_kwargs: Any) -> Node:
     """median + sigma tan(pi (u - 1/2)), by the distance from the pole (Devroye 1986, section II.2.1)."""
-    apart = low.f(Op.FSUB, _open(low, low.shape), 0.5)
-    angle = low.f(Op.FMUL, math.pi, low.f(Op.FSUB, 0.5, low.f(Op.FABS, apart)))
-    size = low.f(Op.FMUL, float(sigma), low.f(Op.FDIV, cos(low, angle), sin(low, angle)))
-    return low.f(Op.FADD, float(median), low.select(low.test(Op.FLT, apart, 0.0), low.f(Op.FNEG, size), size, F32))
+    apart = low.f(Opcode.FSUB, _open(low, low.shape), 0.5)
+    angle = low.f(Opcode.FMUL, math.pi, low.f(Opcode.FSUB, 0.5, low.f(Opcode.FABS, apart)))
+    size = low.f(Opcode.FMUL, float(sigma), low.f(Opcode.FDIV, cos(low, angle), sin(low, angle)))
+    return low.f(
+        Opcode.FADD, float(median), low.select(low.test(Opcode.FLT, apart, 0.0), low.f(Opcode.FNEG, size), size, F32)
+    )
 
 
 @rule("geometric")
 def geometric(low: Lowering, _x: Node, p: float, **_kwargs: Any) -> Node:
     """The number of trials up to the first success: log(u) / log(1 - p), rounded up (Devroye 1986, section X.2)."""
-    trials = low.f(Op.FMUL, low.f(Op.FLOG, _open(low, low.shape)), 1 / math.log1p(-p) if p < 1 else 0.0)
-    return low.cast(low.f(Op.FMAX, ceil(low, trials), 1.0), low.dtype)
+    trials = low.f(Opcode.FMUL, low.f(Opcode.FLOG, _open(low, low.shape)), 1 / math.log1p(-p) if p < 1 else 0.0)
+    return low.cast(low.f(Opcode.FMAX, ceil(low, trials), 1.0), low.dtype)
 
 
 _TRIES = 6
@@ -217,33 +221,38 @@ def standard_gamma(low: Lowering, shape: Node, **_kwargs: Any) -> Node:
     Fewer than one in 2 x 10^8 numbers is the sixth without being accepted. Below a shape of 1, the number of one more
     is multiplied by u^(1 / shape).
     """
-    small = low.test(Op.FLT, shape, 1.0)
-    d = low.f(Op.FSUB, low.select(small, low.f(Op.FADD, shape, 1.0), shape, F32), 1 / 3)
-    c = low.f(Op.FDIV, 1.0, low.f(Op.FSQRT, low.f(Op.FMUL, 9.0, d)))
+    small = low.test(Opcode.FLT, shape, 1.0)
+    d = low.f(Opcode.FSUB, low.select(small, low.f(Opcode.FADD, shape, 1.0), shape, F32), 1 / 3)
+    c = low.f(Opcode.FDIV, 1.0, low.f(Opcode.FSQRT, low.f(Opcode.FMUL, 9.0, d)))
     result, found = low.cast(0.0, F32), low.cast(False, BOOL)
     for turn in range(_TRIES):
         x = _normal(low, low.shape)
-        root = low.f(Op.FFMA, c, x, 1.0)
-        v = low.f(Op.FMUL, low.f(Op.FMUL, root, root), root)
-        log_v = low.f(Op.FLOG, low.f(Op.FMAX, v, 1e-30))
+        root = low.f(Opcode.FFMA, c, x, 1.0)
+        v = low.f(Opcode.FMUL, low.f(Opcode.FMUL, root, root), root)
+        log_v = low.f(Opcode.FLOG, low.f(Opcode.FMAX, v, 1e-30))
         bound = low.f(
-            Op.FFMA, d, low.f(Op.FADD, low.f(Op.FSUB, 1.0, v), log_v), low.f(Op.FMUL, low.f(Op.FMUL, 0.5, x), x)
+            Opcode.FFMA,
+            d,
+            low.f(Opcode.FADD, low.f(Opcode.FSUB, 1.0, v), log_v),
+            low.f(Opcode.FMUL, low.f(Opcode.FMUL, 0.5, x), x),
         )
         accepted = low.i(
-            Op.IAND, low.test(Op.FLT, low.f(Op.FLOG, _open(low, low.shape)), bound), low.test(Op.FLT, 0.0, v)
+            Opcode.IAND,
+            low.test(Opcode.FLT, low.f(Opcode.FLOG, _open(low, low.shape)), bound),
+            low.test(Opcode.FLT, 0.0, v),
         )
-        value = low.f(Op.FMUL, d, low.f(Op.FMAX, v, 1e-30))
+        value = low.f(Opcode.FMUL, d, low.f(Opcode.FMAX, v, 1e-30))
         result = low.select(found, result, value, F32) if turn else value
-        found = low.i(Op.IOR, found, accepted) if turn else accepted
-    boost = low.f(Op.FEXP, low.f(Op.FDIV, low.f(Op.FLOG, _open(low, low.shape)), shape))
-    return low.f(Op.FMUL, result, low.select(small, boost, 1.0, F32))
+        found = low.i(Opcode.IOR, found, accepted) if turn else accepted
+    boost = low.f(Opcode.FEXP, low.f(Opcode.FDIV, low.f(Opcode.FLOG, _open(low, low.shape)), shape))
+    return low.f(Opcode.FMUL, result, low.select(small, boost, 1.0, F32))
 
 
 @rule("_sample_dirichlet")
 def sample_dirichlet(low: Lowering, shape: Node, **_kwargs: Any) -> Node:
     """Gamma numbers over their sum (Devroye 1986, section XI.4.1)."""
     parts = standard_gamma(low, shape)
-    return low.f(Op.FDIV, parts, total(low, parts, [len(shape.shape) - 1]))
+    return low.f(Opcode.FDIV, parts, total(low, parts, [len(shape.shape) - 1]))
 
 
 # --- layers ------------------------------------------------------------------------------------------------
@@ -256,9 +265,9 @@ def rrelu(
     """x above zero, else x times a slope: uniform between two in training, else their mean (Xu 2015, section 2.4)."""
     if not training:
         return leaky_relu(low, x, (lower + upper) / 2), noise
-    drawn = low.f(Op.FADD, low.f(Op.FMUL, _uniform(low, x.shape), float(upper - lower)), float(lower))
-    slope = low.select(low.test(Op.FLE, x, 0.0), drawn, 1.0, F32)
-    return low.f(Op.FMUL, x, slope), slope
+    drawn = low.f(Opcode.FADD, low.f(Opcode.FMUL, _uniform(low, x.shape), float(upper - lower)), float(lower))
+    slope = low.select(low.test(Opcode.FLE, x, 0.0), drawn, 1.0, F32)
+    return low.f(Opcode.FMUL, x, slope), slope
 
 
 @rule("rrelu_with_noise_backward")
@@ -267,7 +276,7 @@ def rrelu_backward(
 ) -> Node:
     """grad times the slope that was drawn."""
     if training and upper - lower > 1e-6:
-        return low.f(Op.FMUL, grad, noise)
+        return low.f(Opcode.FMUL, grad, noise)
     return leaky_relu_backward(low, grad, x, (lower + upper) / 2, is_result)
 
 
@@ -276,11 +285,11 @@ def native_dropout(low: Lowering, x: Node, p: float, training: bool | None) -> t
     """x, each element kept with probability 1 - p and divided by it, else 0; with what is kept."""
     if training is False:
         return x, low.graph.number(1, BOOL, x.shape)
-    kept = low.test(Op.FLT, _uniform(low, x.shape), round((1 - p) * (1 << _BITS)) / (1 << _BITS))
-    return low.select(kept, low.f(Op.FMUL, x, 1 / (1 - p) if p < 1 else 0.0), 0.0, F32), kept
+    kept = low.test(Opcode.FLT, _uniform(low, x.shape), round((1 - p) * (1 << _BITS)) / (1 << _BITS))
+    return low.select(kept, low.f(Opcode.FMUL, x, 1 / (1 - p) if p < 1 else 0.0), 0.0, F32), kept
 
 
 @rule("native_dropout_backward")
 def native_dropout_backward(low: Lowering, grad: Node, kept: Node, scale: float) -> Node:
     """grad times the scale where the element was kept, else 0."""
-    return low.select(kept, low.f(Op.FMUL, grad, float(scale)), 0.0, F32)
+    return low.select(kept, low.f(Opcode.FMUL, grad, float(scale)), 0.0, F32)

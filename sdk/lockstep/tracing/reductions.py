@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf, prod
 from typing import Any
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.numerics.tables import width_of
 from lockstep.protocol.programs.program import CODES, Fold
 from lockstep.tracing.graph import BOOL, F32, I32, Node
@@ -30,7 +30,7 @@ def total(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
 
 def average(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
     """The mean over axes, which stay with extent 1."""
-    return low.f(Op.FMUL, total(low, x, axes), 1 / prod(x.shape[i] for i in axes))
+    return low.f(Opcode.FMUL, total(low, x, axes), 1 / prod(x.shape[i] for i in axes))
 
 
 @rule("sum", "sum.dim_IntList")
@@ -59,13 +59,13 @@ def _integer_extremum(low: Lowering, x: Node, axes: Sequence[int], mode: Fold) -
     """Computes an i32 extremum by halves of 16 bits, which are exact in binary32: of the upper halves, then of the
     lower halves of the elements that have this upper half."""
     if x.dtype == BOOL:
-        return low.graph.apply(Op.F2I, low.graph.fold(mode, axes, low.cast(x, F32)), dtype=I32)
-    high, rest = low.i(Op.ISHR, x, 16), low.cast(low.i(Op.IAND, x, 0xFFFF), F32)
-    peak = low.graph.apply(Op.F2I, low.graph.fold(mode, axes, low.cast(high, F32)), dtype=I32)
-    reached = low.test(Op.IEQ, high, kept(low, x, axes, peak))
+        return low.graph.apply(Opcode.F2I, low.graph.fold(mode, axes, low.cast(x, F32)), dtype=I32)
+    high, rest = low.i(Opcode.ISHR, x, 16), low.cast(low.i(Opcode.IAND, x, 0xFFFF), F32)
+    peak = low.graph.apply(Opcode.F2I, low.graph.fold(mode, axes, low.cast(high, F32)), dtype=I32)
+    reached = low.test(Opcode.IEQ, high, kept(low, x, axes, peak))
     beyond = -1.0 if mode == Fold.MAX else float(1 << 16)
     lower = low.graph.fold(mode, axes, low.select(reached, rest, beyond, F32))
-    return low.i(Op.IOR, low.i(Op.ISHL, peak, 16), low.graph.apply(Op.F2I, lower, dtype=I32))
+    return low.i(Opcode.IOR, low.i(Opcode.ISHL, peak, 16), low.graph.apply(Opcode.F2I, lower, dtype=I32))
 
 
 @rule("aminmax")
@@ -77,7 +77,7 @@ def aminmax(low: Lowering, x: Node, *, dim: int | None = None, keepdim: bool = F
 @rule("nansum")
 def nansum(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwargs: Any) -> Node:
     """A sum of what is not NaN."""
-    return sum_(low, low.select(low.test(Op.FEQ, x, x), x, 0.0, F32) if x.dtype == F32 else x, dims)
+    return sum_(low, low.select(low.test(Opcode.FEQ, x, x), x, 0.0, F32) if x.dtype == F32 else x, dims)
 
 
 @rule("count_nonzero", "count_nonzero.dim_IntList")
@@ -92,7 +92,7 @@ def any_(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Nod
     """Returns whether at least one element is not zero."""
     axes, hit = low.axes(x, dims), low.cast(x, BOOL)
     count = low.graph.fold(Fold.ISUM, axes, hit) if axes else low.cast(hit, I32)
-    return low.graph.reshape(low.test(Op.ILT, 0, count), low.shape)
+    return low.graph.reshape(low.test(Opcode.ILT, 0, count), low.shape)
 
 
 @rule("all", "all.dim", "all.dims")
@@ -117,16 +117,16 @@ def amin(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Nod
 def var(low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim: bool = False) -> Node:
     """The variance over some axes."""
     axes = low.axes(x, dims)
-    centred = low.f(Op.FSUB, x, average(low, x, axes))
+    centred = low.f(Opcode.FSUB, x, average(low, x, axes))
     n = prod(x.shape[i] for i in axes)
-    squares = total(low, low.f(Op.FMUL, centred, centred), axes)
-    return low.graph.reshape(low.f(Op.FMUL, squares, 1 / max(n - correction, 0)), low.shape)
+    squares = total(low, low.f(Opcode.FMUL, centred, centred), axes)
+    return low.graph.reshape(low.f(Opcode.FMUL, squares, 1 / max(n - correction, 0)), low.shape)
 
 
 @rule("std.correction")
 def std(low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim: bool = False) -> Node:
     """The square root of the variance."""
-    return low.f(Op.FSQRT, var(low, x, dims, correction, keepdim))
+    return low.f(Opcode.FSQRT, var(low, x, dims, correction, keepdim))
 
 
 @rule("var_mean.correction")
@@ -156,13 +156,13 @@ def vector_norm(low: Lowering, x: Node, order: float = 2, dims: Any = None, keep
     """(sum of |x|^order)^(1 / order) over some axes; the number of what is not zero, or an extreme of |x|."""
     axes = low.axes(x, dims)
     if order == 2:
-        return low.graph.reshape(low.f(Op.FSQRT, total(low, low.f(Op.FMUL, x, x), axes)), low.shape)
-    size = low.f(Op.FABS, x)
+        return low.graph.reshape(low.f(Opcode.FSQRT, total(low, low.f(Opcode.FMUL, x, x), axes)), low.shape)
+    size = low.f(Opcode.FABS, x)
     if order in (inf, -inf):
         mode = Fold.MAX if order > 0 else Fold.MIN
         return low.graph.reshape(low.graph.fold(mode, axes, size) if axes else size, low.shape)
     if order == 0:
-        counted = low.cast(low.negation(low.test(Op.FEQ, x, 0.0)), F32)
+        counted = low.cast(low.negation(low.test(Opcode.FEQ, x, 0.0)), F32)
         return low.graph.reshape(total(low, counted, axes), low.shape)
     powers = size if order == 1 else power(low, size, order)
     sums = total(low, powers, axes)
@@ -175,7 +175,7 @@ def cumsum(low: Lowering, x: Node, dim: int, **_kwargs: Any) -> Node:
     dim, n = dim % len(x.shape), x.shape[dim]
     last = low.graph.permute(low.cast(x, F32), [*(i for i in range(len(x.shape)) if i != dim), dim])
     rest = last.shape[:-1]
-    not_later = low.test(Op.ILE, low.graph.iota((n, n), 1), low.graph.iota((n, n), 0))
+    not_later = low.test(Opcode.ILE, low.graph.iota((n, n), 1), low.graph.iota((n, n), 0))
     terms = low.graph.expand(low.graph.reshape(last, (*rest, 1, n)), (*rest, n, n))
     weights = low.graph.expand(low.cast(not_later, F32), (*rest, n, n))
     sums = low.graph.fold(Fold.DOT, [len(rest) + 1], weights, terms)
@@ -238,7 +238,9 @@ def _limbs(low: Lowering, x: Node, width: int, count: int) -> list[tuple[Node, N
     if count == 1:
         return [low.graph.quant(x, width, stochastic=stochastic)]
     codes, scales = low.graph.quant(x, width)
-    rest = low.graph.rest(x, codes, scales) or low.f(Op.FSUB, x, dequantised(low, codes, scales, width, x.shape[-1]))
+    rest = low.graph.residual_of(x, codes, scales) or low.f(
+        Opcode.FSUB, x, dequantised(low, codes, scales, width, x.shape[-1])
+    )
     return [(codes, scales), low.graph.quant(rest, width, stochastic=stochastic)]
 
 
@@ -248,17 +250,17 @@ def dequantised(low: Lowering, codes: Node, scales: Node, width: int, terms: int
     lane = low.graph.expand(low.graph.reshape(codes, (*rows, words, 1)), (*rows, words, 4))
     # Code j of a word, its byte's sign spread over the word.
     up = low.graph.iota((*(1,) * len(rows), 1, 4), len(rows) + 1, 24, -8)
-    code = low.cast(low.i(Op.ISHR, low.i(Op.ISHL, lane, up), 24), F32)
+    code = low.cast(low.i(Opcode.ISHR, low.i(Opcode.ISHL, lane, up), 24), F32)
     grouped = low.graph.reshape(code, (*rows, words // width, CODES * width))
     scale = low.graph.reshape(scales, (*rows, words // width, 1))
-    flat = low.graph.reshape(low.f(Op.FMUL, grouped, scale), (*rows, 4 * words))
+    flat = low.graph.reshape(low.f(Opcode.FMUL, grouped, scale), (*rows, 4 * words))
     return low.graph.slice(flat, len(rows), 0, terms)
 
 
 def _whole_product(low: Lowering, a: Node, b: Node) -> Node:
     """A product of integer matrices: every product of two elements is stored."""
     left, right = _rows(low, low.cast(a, I32), low.cast(b, I32))
-    return low.graph.fold(Fold.ISUM, [len(a.shape)], low.i(Op.IMUL, left, right))
+    return low.graph.fold(Fold.ISUM, [len(a.shape)], low.i(Opcode.IMUL, left, right))
 
 
 @rule("mm", "bmm")
@@ -270,8 +272,8 @@ def mm(low: Lowering, a: Node, b: Node) -> Node:
 @rule("addmm", "baddbmm")
 def addmm(low: Lowering, bias: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> Node:
     """beta bias + alpha a b."""
-    result = low.f(Op.FMUL, chosen_product(low, a, b), float(alpha))
-    return low.f(Op.FADD, result, low.f(Op.FMUL, bias, float(beta)))
+    result = low.f(Opcode.FMUL, chosen_product(low, a, b), float(alpha))
+    return low.f(Opcode.FADD, result, low.f(Opcode.FMUL, bias, float(beta)))
 
 
 @rule("mv")

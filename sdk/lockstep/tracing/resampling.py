@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.tracing.graph import F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
 from lockstep.tracing.reductions import product, total
@@ -58,7 +58,7 @@ def overlapped(low: Lowering, y: Node, axis: int, extent: int, w: Window) -> Nod
         spaced = dilated(low, tap, axis, w.step)
         before = j * w.dilation - w.pad
         placed = padded(low, spaced, axis, before, extent - before - spaced.shape[axis])
-        result = placed if result is None else low.f(Op.FADD, result, placed)
+        result = placed if result is None else low.f(Opcode.FADD, result, placed)
     assert result is not None
     return result
 
@@ -67,7 +67,7 @@ def _by_hits(low: Lowering, y: Node, axis: int, extent: int, w: Window) -> Node:
     count, size = y.shape[axis], y.shape[axis + 1]
     places = np.arange(count)[:, None] * w.step + np.arange(size) * w.dilation - w.pad
     at = low.graph.const(I32, (1, count * size), places.astype("<i4").tobytes())
-    hit = low.test(Op.IEQ, low.graph.iota((extent, count * size), 0), at)
+    hit = low.test(Opcode.IEQ, low.graph.iota((extent, count * size), 0), at)
     others = [i for i in range(len(y.shape)) if i not in (axis, axis + 1)]
     columns = low.graph.permute(y, [axis, axis + 1, *others])
     outer = columns.shape[2:]
@@ -175,7 +175,7 @@ def _folded_back(
                 part = bent(low.graph.slice(grad, axis, first, width), axis)
                 rest = n - reach - part.shape[axis]
                 place = reach if first == 0 else rest
-                inner = low.f(Op.FADD, inner, padded(low, part, axis, place, n - place - part.shape[axis]))
+                inner = low.f(Opcode.FADD, inner, padded(low, part, axis, place, n - place - part.shape[axis]))
         grad = inner
     return grad
 

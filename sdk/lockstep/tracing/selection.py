@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import Alias, Fold, Program, Quant, Tag
 from lockstep.protocol.programs.rules import MAX_AXES
@@ -95,7 +95,7 @@ class Selection:
         while True:
             vals = self._placed.unified(node.args)
             bodies = [v.expr for v in vals]
-            expr = self._pool.inst(Op(node.attrs[0]), bodies)
+            expr = self._pool.inst(Opcode(node.attrs[0]), bodies)
             if cost(expr).fits:
                 break
             self._placed.stored(node.args[dearest(bodies)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.tracing.graph import F32, I32, Node
 from lockstep.tracing.lowering import RULES, Lowering, rule
 
@@ -203,9 +203,9 @@ def slice_scatter(
     if step != 1:
         spaced = dilated(low, part, dim, step)
         full = padded(low, spaced, dim, first, n - first - spaced.shape[dim])
-        at = low.i(Op.ISUB, low.graph.iota(x.shape, dim), first)
-        hit = low.i(Op.IAND, low.test(Op.IEQ, low.i(Op.IREM, at, step), 0), low.test(Op.ILE, 0, at))
-        return low.select(low.i(Op.IAND, hit, low.test(Op.ILT, at, spaced.shape[dim])), full, x, low.dtype)
+        at = low.i(Opcode.ISUB, low.graph.iota(x.shape, dim), first)
+        hit = low.i(Opcode.IAND, low.test(Opcode.IEQ, low.i(Opcode.IREM, at, step), 0), low.test(Opcode.ILE, 0, at))
+        return low.select(low.i(Opcode.IAND, hit, low.test(Opcode.ILT, at, spaced.shape[dim])), full, x, low.dtype)
     after = first + part.shape[dim]
     parts = [low.graph.slice(x, dim, 0, first)] if first else []
     parts.append(part)
@@ -225,14 +225,14 @@ def select_scatter(low: Lowering, x: Node, part: Node, dim: int, index: int) -> 
 def tril(low: Lowering, x: Node, diagonal: int = 0) -> Node:
     """Sets the elements above a diagonal to zero."""
     row, column = _coordinates(low, x)
-    return low.select(low.test(Op.ILE, low.i(Op.ISUB, column, row), diagonal), x, 0, x.dtype)
+    return low.select(low.test(Opcode.ILE, low.i(Opcode.ISUB, column, row), diagonal), x, 0, x.dtype)
 
 
 @rule("triu")
 def triu(low: Lowering, x: Node, diagonal: int = 0) -> Node:
     """Sets the elements below a diagonal to zero."""
     row, column = _coordinates(low, x)
-    return low.select(low.test(Op.ILE, diagonal, low.i(Op.ISUB, column, row)), x, 0, x.dtype)
+    return low.select(low.test(Opcode.ILE, diagonal, low.i(Opcode.ISUB, column, row)), x, 0, x.dtype)
 
 
 def _coordinates(low: Lowering, x: Node) -> tuple[Node, Node]:
@@ -285,7 +285,7 @@ def arange(low: Lowering, *args: Any, **_kwargs: Any) -> Node:
     start, step = (0 if len(args) == 1 else args[0]), (args[2] if len(args) == 3 else 1)
     if low.dtype == F32 and (start != int(start) or step != int(step)):
         counted = low.cast(low.graph.iota(low.shape, 0), F32)
-        return low.f(Op.FADD, float(start), low.f(Op.FMUL, counted, float(step)))
+        return low.f(Opcode.FADD, float(start), low.f(Opcode.FMUL, counted, float(step)))
     return low.cast(low.graph.iota(low.shape, 0, int(start), int(step)), low.dtype)
 
 
@@ -304,7 +304,7 @@ def logspace(low: Lowering, start: float, end: float, steps: int, base: float = 
 @rule("eye", "eye.m")
 def eye(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
     """Creates a matrix with ones on the diagonal."""
-    return low.cast(low.test(Op.IEQ, low.graph.iota(low.shape, 0), low.graph.iota(low.shape, 1)), low.dtype)
+    return low.cast(low.test(Opcode.IEQ, low.graph.iota(low.shape, 0), low.graph.iota(low.shape, 1)), low.dtype)
 
 
 # --- diagonals ---------------------------------------------------------------------------------------------

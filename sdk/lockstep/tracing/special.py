@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.activations import exp2, log1p, xlogy
 from lockstep.tracing.graph import F32, I32, Node
@@ -21,23 +21,23 @@ def polynomial(low: Lowering, coefficients: tuple[float, ...], x: Node) -> Node:
     """Horner's scheme; the first coefficient is that of the highest power."""
     result = low.cast(coefficients[0], F32)
     for coefficient in coefficients[1:]:
-        result = low.f(Op.FFMA, result, x, coefficient)
+        result = low.f(Opcode.FFMA, result, x, coefficient)
     return result
 
 
 def _negative(low: Lowering, x: Node) -> Node:
     """The sign bit: of -0 too."""
-    return low.test(Op.ILT, low.graph.bitcast(x, I32), 0)
+    return low.test(Opcode.ILT, low.graph.bitcast(x, I32), 0)
 
 
 def _signed(low: Lowering, size: Node, like: Node) -> Node:
     """A size with the sign of something else, bit for bit."""
-    return low.select(_negative(low, like), low.f(Op.FNEG, size), size, F32)
+    return low.select(_negative(low, like), low.f(Opcode.FNEG, size), size, F32)
 
 
 def _half_turn(low: Lowering, x: Node) -> tuple[Node, Node]:
     """(sin(pi x), cos(pi x)) up to the sign that both share: of x less the nearest integer, which is exact."""
-    r = low.f(Op.FMUL, low.f(Op.FSUB, x, low.rounded(x)), math.pi)
+    r = low.f(Opcode.FMUL, low.f(Opcode.FSUB, x, low.rounded(x)), math.pi)
     return sin(low, r), cos(low, r)
 
 
@@ -51,23 +51,25 @@ _BELOW = (24.0, 50.0, 35.0, 10.0, 1.0)
 
 
 def _log_gamma_above_one(low: Lowering, x: Node) -> Node:
-    over = low.f(Op.FDIV, 1.0, x)
-    total = low.f(Op.FDIV, polynomial(low, _ABOVE, over), polynomial(low, _BELOW, over))
-    log_base = low.f(Op.FSUB, low.f(Op.FLOG, low.f(Op.FADD, x, _SHIFT - 0.5)), 1.0)
-    return low.f(Op.FFMA, low.f(Op.FSUB, x, 0.5), log_base, low.f(Op.FLOG, total))
+    over = low.f(Opcode.FDIV, 1.0, x)
+    total = low.f(Opcode.FDIV, polynomial(low, _ABOVE, over), polynomial(low, _BELOW, over))
+    log_base = low.f(Opcode.FSUB, low.f(Opcode.FLOG, low.f(Opcode.FADD, x, _SHIFT - 0.5)), 1.0)
+    return low.f(Opcode.FFMA, low.f(Opcode.FSUB, x, 0.5), log_base, low.f(Opcode.FLOG, total))
 
 
 @rule("lgamma")
 def lgamma(low: Lowering, x: Node) -> Node:
     """log |gamma(x)|, by one step up where |x| < 1 and by reflection where x < 0."""
     x = low.cast(x, F32)
-    size = low.f(Op.FABS, x)
-    small = low.test(Op.FLT, size, 1.0)
-    up = _log_gamma_above_one(low, low.select(small, low.f(Op.FADD, size, 1.0), size, F32))
-    positive = low.f(Op.FSUB, up, low.select(small, low.f(Op.FLOG, size), 0.0, F32))
-    sine = low.f(Op.FABS, _half_turn(low, x)[0])
-    mirrored = low.f(Op.FSUB, low.f(Op.FLOG, low.f(Op.FDIV, math.pi, low.f(Op.FMUL, size, sine))), positive)
-    return low.select(low.test(Op.FLT, x, 0.0), mirrored, positive, F32)
+    size = low.f(Opcode.FABS, x)
+    small = low.test(Opcode.FLT, size, 1.0)
+    up = _log_gamma_above_one(low, low.select(small, low.f(Opcode.FADD, size, 1.0), size, F32))
+    positive = low.f(Opcode.FSUB, up, low.select(small, low.f(Opcode.FLOG, size), 0.0, F32))
+    sine = low.f(Opcode.FABS, _half_turn(low, x)[0])
+    mirrored = low.f(
+        Opcode.FSUB, low.f(Opcode.FLOG, low.f(Opcode.FDIV, math.pi, low.f(Opcode.FMUL, size, sine))), positive
+    )
+    return low.select(low.test(Opcode.FLT, x, 0.0), mirrored, positive, F32)
 
 
 _PSI = (-1 / 132, 1 / 240, -1 / 252, 1 / 120, -1 / 12)
@@ -78,23 +80,23 @@ _PSI = (-1 / 132, 1 / 240, -1 / 252, 1 / 120, -1 / 12)
 def digamma(low: Lowering, x: Node) -> Node:
     """d log gamma(x) / dx: the asymptotic series six steps up, and by reflection where x < 0."""
     x = low.cast(x, F32)
-    below = low.test(Op.FLT, x, 0.0)
-    y = low.select(below, low.f(Op.FSUB, 1.0, x), x, F32)
-    far = low.f(Op.FADD, y, 6.0)
-    over = low.f(Op.FDIV, 1.0, far)
-    square = low.f(Op.FMUL, over, over)
-    series = low.f(Op.FFMA, over, -0.5, low.f(Op.FMUL, square, polynomial(low, _PSI, square)))
+    below = low.test(Opcode.FLT, x, 0.0)
+    y = low.select(below, low.f(Opcode.FSUB, 1.0, x), x, F32)
+    far = low.f(Opcode.FADD, y, 6.0)
+    over = low.f(Opcode.FDIV, 1.0, far)
+    square = low.f(Opcode.FMUL, over, over)
+    series = low.f(Opcode.FFMA, over, -0.5, low.f(Opcode.FMUL, square, polynomial(low, _PSI, square)))
     # 1 / y + ... + 1 / (y + 5) in pairs from both ends: the products y (y + 5), (y + 1) (y + 4), (y + 2) (y + 3) differ
     # by constants.
-    ends = low.f(Op.FMUL, y, low.f(Op.FADD, y, 5.0))
-    pairs = low.f(Op.FDIV, 1.0, ends)
+    ends = low.f(Opcode.FMUL, y, low.f(Opcode.FADD, y, 5.0))
+    pairs = low.f(Opcode.FDIV, 1.0, ends)
     for apart in (4.0, 6.0):
-        pairs = low.f(Op.FADD, pairs, low.f(Op.FDIV, 1.0, low.f(Op.FADD, ends, apart)))
-    stepped = low.f(Op.FMUL, pairs, low.f(Op.FFMA, 2.0, y, 5.0))
-    value = low.f(Op.FSUB, low.f(Op.FADD, low.f(Op.FLOG, far), series), stepped)
+        pairs = low.f(Opcode.FADD, pairs, low.f(Opcode.FDIV, 1.0, low.f(Opcode.FADD, ends, apart)))
+    stepped = low.f(Opcode.FMUL, pairs, low.f(Opcode.FFMA, 2.0, y, 5.0))
+    value = low.f(Opcode.FSUB, low.f(Opcode.FADD, low.f(Opcode.FLOG, far), series), stepped)
     sine, cosine = _half_turn(low, x)
-    turned = low.f(Op.FSUB, value, low.f(Op.FMUL, math.pi, low.f(Op.FDIV, cosine, sine)))
-    turned = low.select(low.test(Op.FEQ, sine, 0.0), math.nan, turned, F32)
+    turned = low.f(Opcode.FSUB, value, low.f(Opcode.FMUL, math.pi, low.f(Opcode.FDIV, cosine, sine)))
+    turned = low.select(low.test(Opcode.FEQ, sine, 0.0), math.nan, turned, F32)
     return low.select(below, turned, value, F32)
 
 
@@ -105,7 +107,7 @@ _STEPS = 10
 def _power(low: Lowering, x: Node, n: int) -> Node:
     result = x
     for _ in range(n - 1):
-        result = low.f(Op.FMUL, result, x)
+        result = low.f(Opcode.FMUL, result, x)
     return result
 
 
@@ -120,24 +122,24 @@ def polygamma(low: Lowering, n: int, x: Node) -> Node:
     if n > 8:
         raise LoweringError(f"the {n}-th derivative of digamma is not supported", hint="use one of at most 8")
     x = low.cast(x, F32)
-    below = low.test(Op.FLT, x, 0.0)
-    y = low.select(below, low.f(Op.FSUB, 1.0, x), x, F32)
-    over = low.f(Op.FDIV, 1.0, low.f(Op.FADD, y, float(_STEPS)))
+    below = low.test(Opcode.FLT, x, 0.0)
+    y = low.select(below, low.f(Opcode.FSUB, 1.0, x), x, F32)
+    over = low.f(Opcode.FDIV, 1.0, low.f(Opcode.FADD, y, float(_STEPS)))
     terms = [b * math.factorial(2 * k + n + 1) / math.factorial(2 * k + 2) for k, b in enumerate(_BERNOULLI)]
-    square = low.f(Op.FMUL, over, over)
+    square = low.f(Opcode.FMUL, over, over)
     series = low.f(
-        Op.FFMA, low.f(Op.FMUL, square, polynomial(low, tuple(terms[::-1]), square)), 1.0, math.factorial(n - 1)
+        Opcode.FFMA, low.f(Opcode.FMUL, square, polynomial(low, tuple(terms[::-1]), square)), 1.0, math.factorial(n - 1)
     )
-    series = low.f(Op.FMUL, _power(low, over, n), low.f(Op.FFMA, over, math.factorial(n) / 2, series))
+    series = low.f(Opcode.FMUL, _power(low, over, n), low.f(Opcode.FFMA, over, math.factorial(n) / 2, series))
     steps = low.cast(0.0, F32)
     for k in reversed(range(_STEPS)):
-        each = low.f(Op.FDIV, 1.0, low.f(Op.FADD, y, float(k)) if k else y)
-        steps = low.f(Op.FADD, steps, _power(low, each, n + 1))
-    value = low.f(Op.FMUL, low.f(Op.FFMA, steps, math.factorial(n), series), (-1.0) ** (n - 1))
+        each = low.f(Opcode.FDIV, 1.0, low.f(Opcode.FADD, y, float(k)) if k else y)
+        steps = low.f(Opcode.FADD, steps, _power(low, each, n + 1))
+    value = low.f(Opcode.FMUL, low.f(Opcode.FFMA, steps, math.factorial(n), series), (-1.0) ** (n - 1))
     if n > 1:
         return low.select(below, math.nan, value, F32)
-    each = low.f(Op.FDIV, math.pi, _half_turn(low, x)[0])
-    return low.select(below, low.f(Op.FSUB, low.f(Op.FMUL, each, each), value), value, F32)
+    each = low.f(Opcode.FDIV, math.pi, _half_turn(low, x)[0])
+    return low.select(below, low.f(Opcode.FSUB, low.f(Opcode.FMUL, each, each), value), value, F32)
 
 
 @rule("mvlgamma")
@@ -145,7 +147,7 @@ def mvlgamma(low: Lowering, x: Node, p: int) -> Node:
     """log of the multivariate gamma function (Muirhead 1982, theorem 2.1.12)."""
     result = low.cast(p * (p - 1) / 4 * math.log(math.pi), F32)
     for j in range(p):
-        result = low.f(Op.FADD, result, lgamma(low, low.f(Op.FSUB, x, j / 2) if j else x))
+        result = low.f(Opcode.FADD, result, lgamma(low, low.f(Opcode.FSUB, x, j / 2) if j else x))
     return low.graph.expand(result, low.shape)
 
 
@@ -160,30 +162,30 @@ def _quantile(low: Lowering, q: Node, tail: Node) -> Node:
     """The normal quantile of 1/2 + q, where the smaller tail is 1/2 - |q| (Wichura 1988, algorithm AS 241, PPND7)."""
 
     def quotient(parts: tuple[tuple[float, ...], tuple[float, ...]], at: Node) -> Node:
-        return low.f(Op.FDIV, *(polynomial(low, part, at) for part in parts))
+        return low.f(Opcode.FDIV, *(polynomial(low, part, at) for part in parts))
 
-    middle = low.f(Op.FMUL, q, quotient(_MIDDLE, low.f(Op.FFMA, low.f(Op.FNEG, q), q, 0.180625)))
-    r = low.f(Op.FSQRT, low.f(Op.FNEG, low.f(Op.FLOG, tail)))
-    near, far = (quotient(parts, low.f(Op.FSUB, r, start)) for parts, start in ((_TAIL, 1.6), (_FAR, 5.0)))
-    size = low.select(low.test(Op.FLE, r, 5.0), near, far, F32)
-    size = low.select(low.test(Op.FEQ, tail, 0.0), math.inf, size, F32)
-    outer = low.select(low.test(Op.FLT, q, 0.0), low.f(Op.FNEG, size), size, F32)
-    return low.select(low.test(Op.FLE, low.f(Op.FABS, q), 0.425), middle, outer, F32)
+    middle = low.f(Opcode.FMUL, q, quotient(_MIDDLE, low.f(Opcode.FFMA, low.f(Opcode.FNEG, q), q, 0.180625)))
+    r = low.f(Opcode.FSQRT, low.f(Opcode.FNEG, low.f(Opcode.FLOG, tail)))
+    near, far = (quotient(parts, low.f(Opcode.FSUB, r, start)) for parts, start in ((_TAIL, 1.6), (_FAR, 5.0)))
+    size = low.select(low.test(Opcode.FLE, r, 5.0), near, far, F32)
+    size = low.select(low.test(Opcode.FEQ, tail, 0.0), math.inf, size, F32)
+    outer = low.select(low.test(Opcode.FLT, q, 0.0), low.f(Opcode.FNEG, size), size, F32)
+    return low.select(low.test(Opcode.FLE, low.f(Opcode.FABS, q), 0.425), middle, outer, F32)
 
 
 @rule("special_ndtri")
 def ndtri(low: Lowering, p: Node) -> Node:
     """The normal quantile."""
     p = low.cast(p, F32)
-    return _quantile(low, low.f(Op.FSUB, p, 0.5), low.f(Op.FMIN, p, low.f(Op.FSUB, 1.0, p)))
+    return _quantile(low, low.f(Opcode.FSUB, p, 0.5), low.f(Opcode.FMIN, p, low.f(Opcode.FSUB, 1.0, p)))
 
 
 @rule("erfinv")
 def erfinv(low: Lowering, x: Node) -> Node:
     """The normal quantile of (1 + x) / 2, over sqrt(2)."""
     x = low.cast(x, F32)
-    tail = low.f(Op.FMUL, 0.5, low.f(Op.FSUB, 1.0, low.f(Op.FABS, x)))
-    return low.f(Op.FMUL, math.sqrt(0.5), _quantile(low, low.f(Op.FMUL, 0.5, x), tail))
+    tail = low.f(Opcode.FMUL, 0.5, low.f(Opcode.FSUB, 1.0, low.f(Opcode.FABS, x)))
+    return low.f(Opcode.FMUL, math.sqrt(0.5), _quantile(low, low.f(Opcode.FMUL, 0.5, x), tail))
 
 
 _ERFC = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
@@ -193,37 +195,37 @@ _ERFC = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.186288
 
 def _scaled_tail(low: Lowering, size: Node) -> Node:
     """exp(x^2) erfc(x), of x >= 0."""
-    t = low.f(Op.FDIV, 1.0, low.f(Op.FFMA, 0.5, size, 1.0))
-    return low.f(Op.FMUL, t, low.f(Op.FEXP, polynomial(low, _ERFC, t)))
+    t = low.f(Opcode.FDIV, 1.0, low.f(Opcode.FFMA, 0.5, size, 1.0))
+    return low.f(Opcode.FMUL, t, low.f(Opcode.FEXP, polynomial(low, _ERFC, t)))
 
 
 def _exp_of_square(low: Lowering, x: Node, sign: float) -> Node:
     """exp(sign x^2); what the square loses in rounding is put back."""
-    square = low.f(Op.FMUL, x, x)
-    rest = low.f(Op.FFMA, x, x, low.f(Op.FNEG, square))
-    e = low.f(Op.FEXP, low.f(Op.FMUL, square, sign))
-    made = low.f(Op.FFMA, e, low.f(Op.FMUL, rest, sign), e)
-    return low.select(low.test(Op.FLT, square, 80.0), made, e, F32)
+    square = low.f(Opcode.FMUL, x, x)
+    rest = low.f(Opcode.FFMA, x, x, low.f(Opcode.FNEG, square))
+    e = low.f(Opcode.FEXP, low.f(Opcode.FMUL, square, sign))
+    made = low.f(Opcode.FFMA, e, low.f(Opcode.FMUL, rest, sign), e)
+    return low.select(low.test(Opcode.FLT, square, 80.0), made, e, F32)
 
 
 @rule("special_erfcx")
 def erfcx(low: Lowering, x: Node) -> Node:
     """exp(x^2) erfc(x)."""
     x = low.cast(x, F32)
-    above = _scaled_tail(low, low.f(Op.FABS, x))
-    below = low.f(Op.FSUB, low.f(Op.FMUL, 2.0, _exp_of_square(low, x, 1.0)), above)
-    return low.select(low.test(Op.FLT, x, 0.0), below, above, F32)
+    above = _scaled_tail(low, low.f(Opcode.FABS, x))
+    below = low.f(Opcode.FSUB, low.f(Opcode.FMUL, 2.0, _exp_of_square(low, x, 1.0)), above)
+    return low.select(low.test(Opcode.FLT, x, 0.0), below, above, F32)
 
 
 @rule("special_log_ndtr")
 def log_ndtr(low: Lowering, x: Node) -> Node:
     """log of the normal distribution function: log(erfcx(-t) / 2) - t^2 where x < -1, t = x / sqrt(2), else log1p."""
-    t = low.f(Op.FMUL, low.cast(x, F32), math.sqrt(0.5))
-    tail = _scaled_tail(low, low.f(Op.FABS, t))
-    low_side = low.f(Op.FSUB, low.f(Op.FLOG, low.f(Op.FMUL, 0.5, tail)), low.f(Op.FMUL, t, t))
-    half = low.f(Op.FMUL, low.f(Op.FMUL, 0.5, tail), _exp_of_square(low, t, -1.0))
-    upper = low.select(low.test(Op.FLT, t, 0.0), low.f(Op.FSUB, 1.0, half), half, F32)
-    return low.select(low.test(Op.FLT, x, -1.0), low_side, log1p(low, low.f(Op.FNEG, upper)), F32)
+    t = low.f(Opcode.FMUL, low.cast(x, F32), math.sqrt(0.5))
+    tail = _scaled_tail(low, low.f(Opcode.FABS, t))
+    low_side = low.f(Opcode.FSUB, low.f(Opcode.FLOG, low.f(Opcode.FMUL, 0.5, tail)), low.f(Opcode.FMUL, t, t))
+    half = low.f(Opcode.FMUL, low.f(Opcode.FMUL, 0.5, tail), _exp_of_square(low, t, -1.0))
+    upper = low.select(low.test(Opcode.FLT, t, 0.0), low.f(Opcode.FSUB, 1.0, half), half, F32)
+    return low.select(low.test(Opcode.FLT, x, -1.0), low_side, log1p(low, low.f(Opcode.FNEG, upper)), F32)
 
 
 # --- Bessel functions --------------------------------------------------------------------------------------
@@ -240,16 +242,16 @@ _I1_FAR = (-0.00420059, 0.01787654, -0.02895312, 0.02282967, -0.01031555, 0.0016
 def _bessel(low: Lowering, x: Node, odd: bool, scaled: bool) -> Node:
     near_parts, far_parts = (_I1_NEAR, _I1_FAR) if odd else (_I0_NEAR, _I0_FAR)
     x = low.cast(x, F32)
-    size = low.f(Op.FABS, x)
-    t = low.f(Op.FMUL, size, 1 / 3.75)
-    near = polynomial(low, near_parts, low.f(Op.FMUL, t, t))
-    near = low.f(Op.FMUL, near, size) if odd else near
-    far = low.f(Op.FDIV, polynomial(low, far_parts, low.f(Op.FDIV, 1.0, t)), low.f(Op.FSQRT, size))
+    size = low.f(Opcode.FABS, x)
+    t = low.f(Opcode.FMUL, size, 1 / 3.75)
+    near = polynomial(low, near_parts, low.f(Opcode.FMUL, t, t))
+    near = low.f(Opcode.FMUL, near, size) if odd else near
+    far = low.f(Opcode.FDIV, polynomial(low, far_parts, low.f(Opcode.FDIV, 1.0, t)), low.f(Opcode.FSQRT, size))
     if scaled:
-        near = low.f(Op.FMUL, near, low.f(Op.FEXP, low.f(Op.FNEG, size)))
+        near = low.f(Opcode.FMUL, near, low.f(Opcode.FEXP, low.f(Opcode.FNEG, size)))
     else:
-        far = low.f(Op.FMUL, far, low.f(Op.FEXP, size))
-    value = low.select(low.test(Op.FLE, t, 1.0), near, far, F32)
+        far = low.f(Opcode.FMUL, far, low.f(Opcode.FEXP, size))
+    value = low.select(low.test(Opcode.FLE, t, 1.0), near, far, F32)
     return _signed(low, value, x) if odd else value
 
 
@@ -284,8 +286,8 @@ def i1e(low: Lowering, x: Node) -> Node:
 def entr(low: Lowering, x: Node) -> Node:
     """-x log(x); 0 at 0, -inf below."""
     x = low.cast(x, F32)
-    value = low.f(Op.FNEG, xlogy(low, x, x))
-    return low.select(low.test(Op.FLT, x, 0.0), -math.inf, value, F32)
+    value = low.f(Opcode.FNEG, xlogy(low, x, x))
+    return low.select(low.test(Opcode.FLT, x, 0.0), -math.inf, value, F32)
 
 
 @rule("logit")
@@ -293,16 +295,16 @@ def logit(low: Lowering, x: Node, eps: float | None = None) -> Node:
     """log(x / (1 - x)), of x between eps and 1 - eps."""
     x = low.cast(x, F32)
     if eps is not None:
-        x = low.f(Op.FMIN, low.f(Op.FMAX, x, eps), 1 - eps)
-    return low.f(Op.FLOG, low.f(Op.FDIV, x, low.f(Op.FSUB, 1.0, x)))
+        x = low.f(Opcode.FMIN, low.f(Opcode.FMAX, x, eps), 1 - eps)
+    return low.f(Opcode.FLOG, low.f(Opcode.FDIV, x, low.f(Opcode.FSUB, 1.0, x)))
 
 
 @rule("logit_backward")
 def logit_backward(low: Lowering, grad: Node, x: Node, eps: float | None = None) -> Node:
     """grad / (x (1 - x)); outside of the bounds 0, or NaN where there are none."""
     lower, outside = (0.0, math.nan) if eps is None else (eps, 0.0)
-    inside = low.i(Op.IAND, low.test(Op.FLE, lower, x), low.test(Op.FLE, x, 1 - lower))
-    slope = low.f(Op.FDIV, grad, low.f(Op.FMUL, x, low.f(Op.FSUB, 1.0, x)))
+    inside = low.i(Opcode.IAND, low.test(Opcode.FLE, lower, x), low.test(Opcode.FLE, x, 1 - lower))
+    slope = low.f(Opcode.FDIV, grad, low.f(Opcode.FMUL, x, low.f(Opcode.FSUB, 1.0, x)))
     return low.select(inside, slope, outside, F32)
 
 
@@ -315,46 +317,46 @@ def xlogy_scalar(low: Lowering, x: Number, y: Number) -> Node:
 @rule("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar")
 def xlog1py(low: Lowering, x: Number, y: Number) -> Node:
     """x log(1 + y), zero where x is."""
-    product = low.f(Op.FMUL, x, log1p(low, low.cast(y, F32)))
-    zero = low.test(Op.FEQ, x, 0.0)
-    return low.select(zero, low.select(low.test(Op.FEQ, y, y), 0.0, math.nan, F32), product, F32)
+    product = low.f(Opcode.FMUL, x, log1p(low, low.cast(y, F32)))
+    zero = low.test(Opcode.FEQ, x, 0.0)
+    return low.select(zero, low.select(low.test(Opcode.FEQ, y, y), 0.0, math.nan, F32), product, F32)
 
 
 @rule("logaddexp2")
 def logaddexp2(low: Lowering, a: Node, b: Node) -> Node:
     """log2(2^a + 2^b), without overflow; equal infinities stay."""
-    apart = low.select(low.test(Op.FEQ, a, b), 0.0, low.f(Op.FABS, low.f(Op.FSUB, a, b)), F32)
-    tail = log1p(low, exp2(low, low.f(Op.FNEG, apart)))
-    return low.f(Op.FFMA, tail, 1 / math.log(2), low.f(Op.FMAX, a, b))
+    apart = low.select(low.test(Opcode.FEQ, a, b), 0.0, low.f(Opcode.FABS, low.f(Opcode.FSUB, a, b)), F32)
+    tail = log1p(low, exp2(low, low.f(Opcode.FNEG, apart)))
+    return low.f(Opcode.FFMA, tail, 1 / math.log(2), low.f(Opcode.FMAX, a, b))
 
 
 @rule("ldexp.Tensor")
 def ldexp(low: Lowering, x: Node, n: Node) -> Node:
     """x 2^n: by two powers of two where n is an integer, so that neither overflows alone."""
     if n.dtype == F32:
-        return low.f(Op.FMUL, x, exp2(low, n))
-    n = low.i(Op.IMIN, low.i(Op.IMAX, n, -252), 252)
-    half = low.i(Op.ISHR, n, 1)
-    for part in (half, low.i(Op.ISUB, n, half)):
-        x = low.f(Op.FMUL, x, low.graph.bitcast(low.i(Op.ISHL, low.i(Op.IADD, part, 127), 23), F32))
+        return low.f(Opcode.FMUL, x, exp2(low, n))
+    n = low.i(Opcode.IMIN, low.i(Opcode.IMAX, n, -252), 252)
+    half = low.i(Opcode.ISHR, n, 1)
+    for part in (half, low.i(Opcode.ISUB, n, half)):
+        x = low.f(Opcode.FMUL, x, low.graph.bitcast(low.i(Opcode.ISHL, low.i(Opcode.IADD, part, 127), 23), F32))
     return x
 
 
 @rule("hypot")
 def hypot(low: Lowering, a: Node, b: Node) -> Node:
     """sqrt(a^2 + b^2), without overflow."""
-    a, b = low.f(Op.FABS, a), low.f(Op.FABS, b)
-    most = low.f(Op.FMAX, a, b)
-    share = low.f(Op.FDIV, low.f(Op.FMIN, a, b), most)
-    root = low.f(Op.FMUL, most, low.f(Op.FSQRT, low.f(Op.FFMA, share, share, 1.0)))
-    plain = low.i(Op.IOR, low.test(Op.FEQ, most, 0.0), low.test(Op.FEQ, most, math.inf))
+    a, b = low.f(Opcode.FABS, a), low.f(Opcode.FABS, b)
+    most = low.f(Opcode.FMAX, a, b)
+    share = low.f(Opcode.FDIV, low.f(Opcode.FMIN, a, b), most)
+    root = low.f(Opcode.FMUL, most, low.f(Opcode.FSQRT, low.f(Opcode.FFMA, share, share, 1.0)))
+    plain = low.i(Opcode.IOR, low.test(Opcode.FEQ, most, 0.0), low.test(Opcode.FEQ, most, math.inf))
     return low.select(plain, most, root, F32)
 
 
 @rule("dist")
 def dist(low: Lowering, a: Node, b: Node, order: float = 2) -> Node:
     """The norm of a - b."""
-    return vector_norm(low, low.f(Op.FSUB, a, b), order)
+    return vector_norm(low, low.f(Opcode.FSUB, a, b), order)
 
 
 # --- angles, signs, parts ----------------------------------------------------------------------------------
@@ -363,32 +365,32 @@ def dist(low: Lowering, a: Node, b: Node, order: float = 2) -> Node:
 @rule("sinc")
 def sinc(low: Lowering, x: Node) -> Node:
     """sin(pi x) / (pi x); 1 at 0."""
-    turned = low.f(Op.FMUL, x, math.pi)
-    return low.select(low.test(Op.FEQ, x, 0.0), 1.0, low.f(Op.FDIV, sin(low, turned), turned), F32)
+    turned = low.f(Opcode.FMUL, x, math.pi)
+    return low.select(low.test(Opcode.FEQ, x, 0.0), 1.0, low.f(Opcode.FDIV, sin(low, turned), turned), F32)
 
 
 @rule("deg2rad")
 def deg2rad(low: Lowering, x: Node) -> Node:
     """pi x / 180."""
-    return low.f(Op.FMUL, x, math.pi / 180)
+    return low.f(Opcode.FMUL, x, math.pi / 180)
 
 
 @rule("rad2deg")
 def rad2deg(low: Lowering, x: Node) -> Node:
     """180 x / pi."""
-    return low.f(Op.FMUL, x, 180 / math.pi)
+    return low.f(Opcode.FMUL, x, 180 / math.pi)
 
 
 @rule("frac")
 def frac(low: Lowering, x: Node) -> Node:
     """x less its integer part."""
-    return low.f(Op.FSUB, x, low.truncate(x))
+    return low.f(Opcode.FSUB, x, low.truncate(x))
 
 
 @rule("copysign.Tensor", "copysign.Scalar")
 def copysign(low: Lowering, x: Node, like: Number) -> Node:
     """|x| with a sign, that of -0 included."""
-    return _signed(low, low.f(Op.FABS, x), low.cast(like, F32))
+    return _signed(low, low.f(Opcode.FABS, x), low.cast(like, F32))
 
 
 @rule("signbit")
@@ -401,41 +403,41 @@ def signbit(low: Lowering, x: Node) -> Node:
 def heaviside(low: Lowering, x: Node, at_zero: Node) -> Node:
     """0 below zero, 1 above, and what is given at zero."""
     if low.dtype != F32:
-        return low.select(low.test(Op.IEQ, x, 0), at_zero, low.test(Op.ILT, 0, x), low.dtype)
-    step = low.cast(low.test(Op.FLT, 0.0, x), F32)
-    return low.select(low.test(Op.FEQ, x, 0.0), at_zero, step, F32)
+        return low.select(low.test(Opcode.IEQ, x, 0), at_zero, low.test(Opcode.ILT, 0, x), low.dtype)
+    step = low.cast(low.test(Opcode.FLT, 0.0, x), F32)
+    return low.select(low.test(Opcode.FEQ, x, 0.0), at_zero, step, F32)
 
 
-def _known_extremum(op: Op) -> Any:
+def _known_extremum(op: Opcode) -> Any:
     def lower(low: Lowering, a: Node, b: Node) -> Node:
         a, b = low.cast(a, low.dtype), low.cast(b, low.dtype)
         if low.dtype != F32:
-            return low.i(Op.IMAX if op == Op.FMAX else Op.IMIN, a, b)
-        either = low.select(low.test(Op.FEQ, a, a), low.f(op, a, b), b, F32)
-        return low.select(low.test(Op.FEQ, b, b), either, a, F32)
+            return low.i(Opcode.IMAX if op == Opcode.FMAX else Opcode.IMIN, a, b)
+        either = low.select(low.test(Opcode.FEQ, a, a), low.f(op, a, b), b, F32)
+        return low.select(low.test(Opcode.FEQ, b, b), either, a, F32)
 
     return lower
 
 
-rule("fmax")(_known_extremum(Op.FMAX))
-rule("fmin")(_known_extremum(Op.FMIN))
+rule("fmax")(_known_extremum(Opcode.FMAX))
+rule("fmin")(_known_extremum(Opcode.FMIN))
 
 
 @rule("isposinf")
 def isposinf(low: Lowering, x: Node) -> Node:
     """x is infinity."""
-    return low.test(Op.FEQ, low.cast(x, F32), math.inf)
+    return low.test(Opcode.FEQ, low.cast(x, F32), math.inf)
 
 
 @rule("isneginf")
 def isneginf(low: Lowering, x: Node) -> Node:
     """x is minus infinity."""
-    return low.test(Op.FEQ, low.cast(x, F32), -math.inf)
+    return low.test(Opcode.FEQ, low.cast(x, F32), -math.inf)
 
 
 @rule("round.decimals")
 def round_decimals(low: Lowering, x: Node, *, decimals: int = 0) -> Node:
     """To a number of decimal places, ties to even."""
     scale = 10.0 ** abs(decimals)
-    there, back = (Op.FMUL, Op.FDIV) if decimals >= 0 else (Op.FDIV, Op.FMUL)
+    there, back = (Opcode.FMUL, Opcode.FDIV) if decimals >= 0 else (Opcode.FDIV, Opcode.FMUL)
     return low.f(back, low.rounded(low.f(there, x, scale)), scale)

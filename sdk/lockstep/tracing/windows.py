@@ -12,7 +12,7 @@ from math import gcd, inf, prod
 
 import numpy as np
 
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import Fold
 from lockstep.tracing.graph import F32, I32, Node
@@ -251,7 +251,7 @@ def convolution(
         y = correlate(low, x, weight, windows, groups)
     if bias is None:
         return y
-    return low.f(Op.FADD, y, low.graph.reshape(bias, (*bias.shape, *(1,) * len(windows))))
+    return low.f(Opcode.FADD, y, low.graph.reshape(bias, (*bias.shape, *(1,) * len(windows))))
 
 
 @rule("convolution_backward")
@@ -329,8 +329,8 @@ def max_pool(
     where = _each(low, _positions(low, *images.shape[2:]), windows, counts, -1)
     best, at = taps[0], where[0]
     for value, position in zip(taps[1:], where[1:], strict=True):
-        at = low.select(low.test(Op.FLT, best, value), position, at, I32)
-        best = low.f(Op.FMAX, best, value)
+        at = low.select(low.test(Opcode.FLT, best, value), position, at, I32)
+        best = low.f(Opcode.FMAX, best, value)
     at = low.graph.expand(at, best.shape)
     return low.graph.reshape(best, low.shape), low.graph.reshape(at, low.shape)
 
@@ -352,7 +352,7 @@ def max_pool_backward(
     shape, grad, indices = _images(low, x).shape, _images(low, grad), _images(low, indices)
     own = low.graph.reshape(_positions(low, *shape[2:]), (1, 1, shape[2], 1, shape[3], 1))
     chosen = _spread_pool(low, indices, windows, shape[2:], -1)
-    terms = low.select(low.test(Op.IEQ, chosen, own), _spread_pool(low, grad, windows, shape[2:], 0), 0.0, F32)
+    terms = low.select(low.test(Opcode.IEQ, chosen, own), _spread_pool(low, grad, windows, shape[2:], 0), 0.0, F32)
     return low.graph.reshape(_gathered(low, terms), x.shape)
 
 
@@ -391,8 +391,8 @@ def _weights(
 
 def _weighted(low: Lowering, y: Node, weights: np.ndarray) -> Node:
     if (weights == weights.flat[0]).all():
-        return low.f(Op.FMUL, y, float(weights.flat[0]))
-    return low.f(Op.FMUL, y, low.graph.const(F32, weights.shape, weights.astype("<f4").tobytes()))
+        return low.f(Opcode.FMUL, y, float(weights.flat[0]))
+    return low.f(Opcode.FMUL, y, low.graph.const(F32, weights.shape, weights.astype("<f4").tobytes()))
 
 
 def _averaged(

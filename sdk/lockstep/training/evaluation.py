@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lockstep.execution.jobs import ClaimSchedule, TrainingJob
+from lockstep.execution.jobs import JobPrograms, TrainingJob
 from lockstep.presets import DEVNET, Terms
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
@@ -35,7 +35,7 @@ from lockstep.tracing.attributes import Attributes
 from lockstep.tracing.capture import warning_once
 from lockstep.training.job import (
     Batch,
-    Programs,
+    TracedPrograms,
     check_parties,
     check_size,
     check_width,
@@ -59,7 +59,7 @@ def build_programs(
     rounds: int,
     slots: int,
     shard_elements: int = SHARD_ELEMENTS,
-) -> Programs:
+) -> TracedPrograms:
     """Traces the Programs of an evaluation of `rounds` rounds with `slots` workers each, `batches` steps a slot.
 
     The model is traced in evaluation mode. Raises LoweringError if it uses what cannot become a Program.
@@ -105,7 +105,7 @@ def build_programs(
         if attributes.left:
             # A second step may read what the first one has left, which a Program cannot.
             traced_loss(step, *start)
-    return Programs(stepped, trace(encode, *start), trace(merge, *joined), layout, sections)
+    return TracedPrograms(stepped, trace(encode, *start), trace(merge, *joined), layout, sections)
 
 
 def sections_of(layout: Layout, slots: int) -> Sections:
@@ -170,7 +170,7 @@ def evaluation_job(
             "give a checkpoint of this model, flat",
         )
     return TrainingJob(
-        programs=ClaimSchedule(built.step, built.encode, built.merge),
+        programs=JobPrograms(built.step, built.encode, built.merge),
         dataset=dataset,
         genesis=Checkpoint(built.layout.cut(parameters), (np.zeros(3, np.float32),)),
         model=describe(model),

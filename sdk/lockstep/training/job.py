@@ -33,7 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lockstep.execution.jobs import ClaimSchedule, TrainingJob, zeros_of
+from lockstep.execution.jobs import JobPrograms, TrainingJob, zeros_of
 from lockstep.presets import DEVNET, Terms
 from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
@@ -88,7 +88,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Programs:
+class TracedPrograms:
     """A job's three Programs, and the names of the parameters in their flat tensor."""
 
     step: Program
@@ -110,7 +110,7 @@ def build_programs(
     slots: int,
     shard_elements: int = SHARD_ELEMENTS,
     arithmetic: Arithmetic = FLOAT32,
-) -> Programs:
+) -> TracedPrograms:
     """Traces the Programs of a job of `rounds` rounds with `slots` workers each.
 
     `arithmetic` says which products of the model are products of integers; encoding and merging have none.
@@ -176,7 +176,7 @@ def build_programs(
         stepped = trace(step, *start, products=products)
         products.refuse_unused()
         looking = traced_loss(looked, *start, products=products)
-    return Programs(stepped, trace(encode, *start), trace(merge, *joined), layout, sections, looking)
+    return TracedPrograms(stepped, trace(encode, *start), trace(merge, *joined), layout, sections, looking)
 
 
 def traced_loss(value: Callable[..., list[Tensor | None]], *start: Tensor | None, **options: Any) -> Program:
@@ -341,7 +341,7 @@ def training_job(
             shards = (*shards, *first_statistics(model, built.layout))
         genesis = Checkpoint(shards, zeros_of(built.merge.output_layout[built.sections.outer]))
     return TrainingJob(
-        programs=ClaimSchedule(built.step, built.encode, built.merge),
+        programs=JobPrograms(built.step, built.encode, built.merge),
         dataset=dataset,
         genesis=genesis,
         model=describe(model),
@@ -363,7 +363,7 @@ def training_job(
     )
 
 
-def described_parameters(model: nn.Module, built: Programs) -> tuple[dict[str, Any], ...]:
+def described_parameters(model: nn.Module, built: TracedPrograms) -> tuple[dict[str, Any], ...]:
     """Returns `parameters` of a job's spec: those in the flat tensor, then the frozen ones."""
     roots = {const.root.hex() for const in built.step.consts}
     return (*built.layout.describe(), *describe_frozen(model, roots))

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from lockstep.base.machine import memory, readable
 from lockstep.execution import comparing, footprint
-from lockstep.execution.jobs import ClaimSchedule, State, TrainingJob, zeros_of
+from lockstep.execution.jobs import JobPrograms, State, TrainingJob, zeros_of
 from lockstep.numerics import paths
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.trace import materialise
@@ -35,7 +35,7 @@ from lockstep.tracing.attributes import Attributes
 from lockstep.tracing.functions import without_autocast
 from lockstep.tracing.known import WIDE
 from lockstep.training.baseline import Sample
-from lockstep.training.job import Batch, Programs, mean_gradient
+from lockstep.training.job import Batch, TracedPrograms, mean_gradient
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.parameters import (
     Layout,
@@ -101,7 +101,7 @@ class TriedSteps:
         return tuple(g for g in self.gradients if g.differs)
 
 
-def reason_not_to_run(model: nn.Module, built: Programs) -> str:
+def reason_not_to_run(model: nn.Module, built: TracedPrograms) -> str:
     """Returns the reason why no step of a model can be run here; empty if one can."""
     if any(p.is_meta for p in model.parameters()):
         return "the model has no weights"
@@ -118,7 +118,7 @@ def trial(
     loss: Loss | RandomLoss,
     strategy: Strategy,
     batch: Batch,
-    built: Programs,
+    built: TracedPrograms,
     rows: NDArray[np.int32] | None = None,
     *,
     threads: int = 1,
@@ -176,12 +176,12 @@ def _gradient_program(model: nn.Module, loss: Loss | RandomLoss, layout: Layout,
 
 
 def _job(
-    built: Programs, strategy: Strategy, held: tuple[NDArray[np.float32], ...], rows: NDArray[np.int32]
+    built: TracedPrograms, strategy: Strategy, held: tuple[NDArray[np.float32], ...], rows: NDArray[np.int32]
 ) -> TrainingJob:
     """Returns a job of one round."""
     sections, outer = built.sections, zeros_of(built.merge.output_layout[built.sections.outer])
     return TrainingJob(
-        ClaimSchedule(built.step, built.encode, built.merge), Dataset(rows, int(rows.max()) + 1),
+        JobPrograms(built.step, built.encode, built.merge), Dataset(rows, int(rows.max()) + 1),
         Checkpoint(held, outer), {}, (), {}, strategy.inner_steps, 1, sections.slots, 1, sections.shared_depth,
         sections.payload_depth,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.chain.fees import GWEI, PROFILES, FeeProfile, Sent, cover, fastlz_size, fee_of, measured, sums
-from lockstep.chain.stacks import KNOWN, require_own_blocks
+from lockstep.chain.known_chains import KNOWN, require_own_blocks
 from lockstep.presets import CHAINS
 from lockstep.protocol.errors import ChainError, UsageError
 from lockstep.protocol.market.prices import GAME_GAS

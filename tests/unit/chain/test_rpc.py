@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from web3 import Web3
 from web3.exceptions import ContractLogicError, Web3RPCError
 
-from lockstep.chain import answers, artifacts, rpc
+from lockstep.chain import artifacts, rpc, rpc_answers
 from lockstep.chain.contracts import NEVER_REVERT, Contracts
 from lockstep.chain.devnet import CHAIN_ID, Local, deploy
 from lockstep.chain.outbox import Outbox
@@ -306,7 +306,7 @@ def test_garbage_is_a_failure_of_its_endpoint(stranger: tuple[RpcProxy, MemoryDe
 def test_an_answer_is_bounded_also_when_it_is_unpacked(
     stranger: tuple[RpcProxy, MemoryDevnet], monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
-    monkeypatch.setattr(answers, "MAX_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(rpc_answers, "MAX_ANSWER_BYTES", 1 << 20)
     proxy, _ = stranger
     w3, long = connect(proxy.url), said("0x" + "00" * (1 << 20))
     proxy.garbage, proxy.encoding = (gzip.compress(long), "gzip") if packed else (long, "")
@@ -442,9 +442,9 @@ def test_a_receipt_without_a_price_is_one(
     account, w3 = chain.account("x"), connect(proxy.url)
     token = Contracts.at(w3, deploy(w3, account)).token
     outbox = Outbox(tmp_path / "outbox.db", w3, account)
-    whole = answers.RESULTS["eth_getTransactionReceipt"]
+    whole = rpc_answers.RESULTS["eth_getTransactionReceipt"]
     priceless = lambda value, where: whole(value and {**value, "effectiveGasPrice": None}, where)  # noqa: E731
-    monkeypatch.setitem(answers.RESULTS, "eth_getTransactionReceipt", priceless)
+    monkeypatch.setitem(rpc_answers.RESULTS, "eth_getTransactionReceipt", priceless)
     outbox.send(token.mint(account.address, Wei(1)), "mint")
     assert (outbox.wait("mint").succeeded, outbox.wait("mint").gas_price) == (True, 0)
 

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from lockstep.chain.fees import PROFILES, cover, sums
-from lockstep.chain.stacks import KNOWN, facts_of
+from lockstep.chain.known_chains import KNOWN, facts_of
 from lockstep.cli.quoting import data_fee_of
 from lockstep.cli.schema import bundled
 from lockstep.presets import DEVNET, MAINNET

@@ -137,14 +137,14 @@ def test_whatever_an_event_of_the_protocol_types_as_wei_is_an_amount_in_train_wa
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_event_that_a_program_prints_by_name_is_in_its_schema(repository: Path, program: str) -> None:
-    """Names in the source: the first argument of `event` and of a teller's `tell`, and the table TOLD."""
+    """Names in the source: the first argument of `event` and of a printer's `print_event`, and the table TOLD."""
     known = {part["properties"]["event"]["const"] for part in bundled(f"{program}.up")["oneOf"]}
     printed = set[str]() if program == "worker" else set(DEMAND_EVENTS.values())
     for file in (repository / program).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and node.args:
                 called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-                if called in ("event", "tell"):
+                if called in ("event", "print_event"):
                     printed |= {c.value for c in ast.walk(node.args[0]) if _is_name(c)}
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "TOLD":
                 assert isinstance(node.value, ast.Dict)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from coordinator import acting, reading
-from coordinator.acting import Actions
+from coordinator.acting import ActionSender
 from coordinator.decide import AggregatorJob, AggregatorRound
 from coordinator.merging import Aggregators
-from lockstep.market.acts import Act, Do
+from lockstep.market.acts import Action, ActionKind
 from lockstep.protocol.errors import Crashed
 from lockstep.protocol.jobs import JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market.ids import claim_id
@@ -57,29 +57,37 @@ def sent() -> Noted:
 
 
 @pytest.fixture
-def actions(parts: Any, sent: Noted, monkeypatch: pytest.MonkeyPatch) -> Actions:
+def actions(parts: Any, sent: Noted, monkeypatch: pytest.MonkeyPatch) -> ActionSender:
     parts.party.contracts = SimpleNamespace(market=Calls(), vault=Calls(), demands=Calls(), game=None)
     parts.party.deposit = Calls().deposit
     aggregators = SimpleNamespace(merge=lambda *_: (b"out", b"out2", "cid"))
     monkeypatch.setattr(reading, "bodies", lambda *_: ["body"])
     monkeypatch.setattr(reading, "merge_inputs", lambda *_: ())
     parts.guard = SimpleNamespace(bind=lambda place, promise: promise)
-    return Actions(parts, sent, aggregators, at_once)  # type: ignore[arg-type]
+    return ActionSender(parts, sent, aggregators, at_once)  # type: ignore[arg-type]
 
 
 def seen(*rounds: AggregatorRound) -> AggregatorJob:
     return AggregatorJob(PARAMS, JobState(ME, JobStatus.ACTIVE, attempt=2, started=1), False, rounds)
 
 
-def test_every_action_has_its_call_and_a_key_of_its_own(actions: Actions, sent: Noted) -> None:
+def test_every_action_has_its_call_and_a_key_of_its_own(actions: ActionSender, sent: Noted) -> None:
     rounds = (
         AggregatorRound(0, Phase.SEALING, Round(backed=2)), AggregatorRound(1, Phase.SEALING, Round(seed_block=9)),
     )  # fmt: skip
     decided = [
-        Act(Do.DEPOSIT, amount=Wei(5)), Act(Do.START, 3), Act(Do.SEAL, 0), Act(Do.SEAL, 1), Act(Do.FREEZE, 0),
-        Act(Do.MERGE, 0, rounds=2), Act(Do.BACK, 0, rounds=1), Act(Do.FINALIZE, 0), Act(Do.RELEASE, 0),
-        Act(Do.FINISH), Act(Do.WITHDRAW),
-    ]  # fmt: skip
+        Action(ActionKind.DEPOSIT, amount=Wei(5)),
+        Action(ActionKind.START, 3),
+        Action(ActionKind.SEAL, 0),
+        Action(ActionKind.SEAL, 1),
+        Action(ActionKind.FREEZE, 0),
+        Action(ActionKind.MERGE, 0, rounds=2),
+        Action(ActionKind.BACK, 0, rounds=1),
+        Action(ActionKind.FINALIZE, 0),
+        Action(ActionKind.RELEASE, 0),
+        Action(ActionKind.FINISH),
+        Action(ActionKind.WITHDRAW),
+    ]
     assert actions.act(JOB, seen(*rounds), decided, DECIDER)
     assert list(sent.calls.values()) == [
         ("deposit", 5, DECIDER.now), ("start_round", 3), ("seal", 0), ("seal", 1), ("freeze", 0, ("body",)),
@@ -94,26 +102,26 @@ def test_every_action_has_its_call_and_a_key_of_its_own(actions: Actions, sent: 
     ], "what an earlier version has sent is known by the same key"  # fmt: skip
 
 
-def test_all_is_sent_before_any_is_waited_for_and_a_refusal_keeps_no_other(actions: Actions, sent: Noted) -> None:
+def test_all_is_sent_before_any_is_waited_for_and_a_refusal_keeps_no_other(actions: ActionSender, sent: Noted) -> None:
     sent.refused = {f"finalize/{JOB.hex()}/2/1"}
-    assert actions.act(JOB, seen(), [Act(Do.FINALIZE, r) for r in range(3)], DECIDER)
+    assert actions.act(JOB, seen(), [Action(ActionKind.FINALIZE, r) for r in range(3)], DECIDER)
     assert sent.order == ["send", "send", "wait", "wait"]
-    assert not actions.act(JOB, seen(), [Act(Do.FINALIZE, 1)], DECIDER), "nothing took effect"
+    assert not actions.act(JOB, seen(), [Action(ActionKind.FINALIZE, 1)], DECIDER), "nothing took effect"
 
 
-def test_a_payload_is_demanded_once_though_the_index_has_not_seen_it(actions: Actions, sent: Noted) -> None:
+def test_a_payload_is_demanded_once_though_the_index_has_not_seen_it(actions: ActionSender, sent: Noted) -> None:
     view = AggregatorRound(0, Phase.ATTESTING, Round(attempt=2))
-    assert actions.act(JOB, seen(view), [Act(Do.DEMAND, 0, 1)], DECIDER)
+    assert actions.act(JOB, seen(view), [Action(ActionKind.DEMAND, 0, 1)], DECIDER)
     claim = claim_id(JOB, 0, 2, 1)
     assert list(sent.calls) == [f"demand/{claim.hex()}"]
     assert sent.calls[f"demand/{claim.hex()}"][:3] == ("unavailable", 0, 1)
     sent.known_keys = {f"demand/{claim.hex()}"}
-    assert not actions.act(JOB, seen(view), [Act(Do.DEMAND, 0, 1)], DECIDER)
+    assert not actions.act(JOB, seen(view), [Action(ActionKind.DEMAND, 0, 1)], DECIDER)
     assert sent.order == ["send", "wait"]
 
 
 def test_a_merge_that_ends_what_runs_it_is_begun_once(
-    parts: Any, sent: Noted, actions: Actions, monkeypatch: pytest.MonkeyPatch
+    parts: Any, sent: Noted, actions: ActionSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[object] = []
 
@@ -125,8 +133,8 @@ def test_a_merge_that_ends_what_runs_it_is_begun_once(
         aggregators = Aggregators(parts)
         monkeypatch.setattr(aggregators, "of", lambda job, params: SimpleNamespace(merge=merge))
         for _ in range(3):
-            assert not Actions(parts, sent, aggregators, at_once).act(  # type: ignore[arg-type]
-                JOB, seen(AggregatorRound(0, Phase.MERGING, Round())), [Act(Do.MERGE, 0, rounds=1)], DECIDER
+            assert not ActionSender(parts, sent, aggregators, at_once).act(  # type: ignore[arg-type]
+                JOB, seen(AggregatorRound(0, Phase.MERGING, Round())), [Action(ActionKind.MERGE, 0, rounds=1)], DECIDER
             )
     assert len(begun) == 1
     monkeypatch.setattr(reading, "merges_by", lambda session, job, me: [])
@@ -139,7 +147,7 @@ def test_a_merge_that_ends_what_runs_it_is_begun_once(
     ids=["all", "all but what the chain refuses", "none is taken"],
 )
 def test_a_receipt_that_the_chain_refuses_keeps_no_other(
-    actions: Actions, sent: Noted, monkeypatch: pytest.MonkeyPatch, refused: set[int], left: list[int] | None
+    actions: ActionSender, sent: Noted, monkeypatch: pytest.MonkeyPatch, refused: set[int], left: list[int] | None
 ) -> None:
     given = [Receipt(who, 3, b"signed") for who in (0, 1)]
     view = AggregatorRound(
@@ -150,5 +158,5 @@ def test_a_receipt_that_the_chain_refuses_keeps_no_other(
     monkeypatch.setattr(
         sent, "allowed", lambda call: not any(receipt.who in refused for receipt in call[2]), raising=True
     )
-    assert actions.act(JOB, seen(view), [Act(Do.ATTEST, 0)], DECIDER) == (left is not None)
+    assert actions.act(JOB, seen(view), [Action(ActionKind.ATTEST, 0)], DECIDER) == (left is not None)
     assert list(sent.calls.values()) == ([] if left is None else [("attest", 0, tuple(given[who] for who in left))])

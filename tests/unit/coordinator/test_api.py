@@ -358,7 +358,7 @@ def test_metrics_have_the_prefix_and_few_labels(api: Api) -> None:
 
 
 def documented(text: str) -> Iterator[tuple[str, str]]:
-    """(verb, path) of each endpoint in the table of docs/programs.md; one without a verb has that of the one before."""
+    """(verb, path) of each endpoint in docs/processes.md's table; one without a verb has that of the one before."""
     table = text.partition("\nThe HTTP API under `/api/v1`:\n")[2].partition("\n\nLists come in pages")[0]
     for cell, what in re.findall(r"^\| (`.*`) \| (.*) \|$", table, re.MULTILINE):
         prefix, verb = "" if "outside of `/api/v1`" in what else "/api/v1", "get"
@@ -378,7 +378,7 @@ def test_openapi_and_the_documents_name_the_same_paths(api: Api, repository: Pat
     paths = api.client.get("/openapi.json").json()["paths"]
     served = {(verb, unnamed(path)) for path, verbs in paths.items() for verb in verbs}
     beside = {("get", "/openapi.json"), ("get", "/api/v1/stream")}
-    assert served | beside == set(documented((repository / "docs/programs.md").read_text()))
+    assert served | beside == set(documented((repository / "docs/processes.md").read_text()))
 
 
 @pytest.mark.sampled(2)

@@ -24,7 +24,7 @@ from lockstep.chain.keys import KEYSTORE, NODE_KEY, account_address, create_acco
 from lockstep.protocol.errors import AuthError, DoctorError, GuardRefused, LockstepError, Mismatch, UsageError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, TraceRoot
-from lockstep.runtime.guard.memory import GuardMemory, Place, Scope, SigningRecord
+from lockstep.runtime.guard.memory import GuardMemory, RecordKey, Scope, SigningRecord
 from lockstep.runtime.identity import NodeKey
 from tests.support.world import World
 
@@ -54,9 +54,9 @@ def scope(home: Path) -> Scope:
     return Scope(CHAIN_ID, bytes(32), MARKET, account_address(home / KEYSTORE))
 
 
-def promise(n: int) -> tuple[Place, SigningRecord]:
+def promise(n: int) -> tuple[RecordKey, SigningRecord]:
     word = bytes([n + 1]) * 32
-    place = Place(ClaimId(word), Seed(word), StateRoot(word))
+    place = RecordKey(ClaimId(word), Seed(word), StateRoot(word))
     return place, SigningRecord(TraceRoot(word), Digest(word), Digest(word), word, Cid(""), Cid(""))
 
 

@@ -18,7 +18,7 @@ from coordinator.decide import (
     stake_due,
     wanted_payloads,
 )
-from lockstep.market.acts import Act, Do
+from lockstep.market.acts import Action, ActionKind
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market import ids, views
@@ -58,7 +58,7 @@ class Coordinated(History):
     def me(self) -> Address:
         return self.params.merge.aggregator
 
-    def look(self) -> tuple[AggregatorJob, Decider]:
+    def poll(self) -> tuple[AggregatorJob, Decider]:
         """What chain and storage would tell the coordinator now."""
         s, j, p = self.state, self.state.jobs[self.job], self.params
         beyond = [r for r in range(j.started, p.schedule.rounds) if s.rounds[self.job, r].phase == Phase.VOID]
@@ -74,13 +74,13 @@ class Coordinated(History):
     def obey(self) -> None:
         """Decides, and does all of it in the next block."""
         self.later(2)
-        seen, decider = self.look()
+        seen, decider = self.poll()
         acts = decide(seen, decider)
         for act in acts:
-            if act.do == Do.MERGE and self._is_false(act.round):
+            if act.kind == ActionKind.MERGE and self._is_false(act.round):
                 continue
             said = self.sends(self._call(act))
-            waits = act.do == Do.FREEZE and self._asked(act.round)
+            waits = act.kind == ActionKind.FREEZE and self._asked(act.round)
             assert waits or not isinstance(said, Reverted), f"{act} in {seen.rounds}"
         self.decided += len(acts)
 
@@ -139,33 +139,33 @@ class Coordinated(History):
     def _revealed(self, r: int, k: int) -> bool:
         return self.state.claims[self.claim(k, r)].status not in UNREVEALED
 
-    def _call(self, act: Act) -> MarketCall:
+    def _call(self, act: Action) -> MarketCall:
         def call(*arguments: object, contract: str = "market") -> MarketCall:
-            return self.call(self.me, f"{contract}.{act.do.value}", *arguments)
+            return self.call(self.me, f"{contract}.{act.kind.value}", *arguments)
 
         r = act.round
-        match act.do:
-            case Do.DEPOSIT:
+        match act.kind:
+            case ActionKind.DEPOSIT:
                 return call(act.amount, contract="vault")
-            case Do.WITHDRAW:
+            case ActionKind.WITHDRAW:
                 return call(contract="vault")
-            case Do.FINISH:
+            case ActionKind.FINISH:
                 return call(self.job)
-            case Do.MERGE:
+            case ActionKind.MERGE:
                 made = ConstantClaim.of_merge(self.round(r).merge_in, Lie.NONE)
                 attempt = views.merge_attempt(self.state.jobs[self.job], self.round(r).phase)
                 self.wanderer.held[ids.claim_id(self.job, r, attempt, MERGE_SLOT)] = made
                 return call(self.job, r, made.body.out, made.body.out2, "checkpoint", act.rounds)
-            case Do.BACK:
+            case ActionKind.BACK:
                 return call(self.job, r, act.rounds)
-            case Do.DEMAND:
+            case ActionKind.DEMAND:
                 self.demands += 1
                 return call(self.job, r, act.slot, 0, contract="demands")
-            case Do.ATTEST:
+            case ActionKind.ATTEST:
                 self.batches += 1
                 slots = receipts_due(self._view(r), self.params, self.block.time)
                 return call(self.job, r, [self._signed(r, k) for k in sorted(slots)])
-            case Do.FREEZE:
+            case ActionKind.FREEZE:
                 return call(self.job, r, self.wanderer.bodies(self.state, self.job, r))
         return call(self.job, r)
 
@@ -274,8 +274,8 @@ def test_receipts_leave_together_or_when_a_quarter_of_the_window_is_over(
     view = replace(view, receipts=handed(given), state=replace(view.state, spoke=spoke))
     assert receipts_due(view, params, Seconds(now)) == due
     actions = decide(job(view, params=params), replace(DECIDER, now=Seconds(now)))
-    assert (Act(Do.ATTEST, 0) in actions) == bool(due)
-    assert Act(Do.ATTEST, 0) not in decide(job(replace(view, phase=Phase.FREEZING), params=params), DECIDER)
+    assert (Action(ActionKind.ATTEST, 0) in actions) == bool(due)
+    assert Action(ActionKind.ATTEST, 0) not in decide(job(replace(view, phase=Phase.FREEZING), params=params), DECIDER)
 
 
 LACKING = [Report.DECODED, Report.MISSING, Report.REFUSED, Report.DECODED]
@@ -301,11 +301,13 @@ def test_what_is_not_there_and_receipts_leave_out_is_demanded_before_they_are_se
     seen = job(view, params=params, bond=Wei(10))
 
     def demanded(seen: AggregatorJob = seen, asker: Decider = asker) -> list[int]:
-        return [a.slot for a in decide(seen, asker) if a.do == Do.DEMAND]
+        return [a.slot for a in decide(seen, asker) if a.kind == ActionKind.DEMAND]
 
     assert demanded() == due
-    actions = [a.do for a in decide(seen, asker) if a.do in (Do.DEMAND, Do.ATTEST)]
-    assert actions == [Do.DEMAND] * len(due) + [Do.ATTEST] * bool(receipts_due(view, params, Seconds(now)))
+    actions = [a.kind for a in decide(seen, asker) if a.kind in (ActionKind.DEMAND, ActionKind.ATTEST)]
+    assert actions == [ActionKind.DEMAND] * len(due) + [ActionKind.ATTEST] * bool(
+        receipts_due(view, params, Seconds(now))
+    )
     assert demanded(asker=replace(asker, demands=0)) == [], "if it is told to"
     assert demanded(asker=replace(asker, demands=1)) == due[:1], "so many of a round"
     assert demanded(asker=replace(asker, free=Wei(19))) == due[:1], "as its stake reaches"
@@ -334,7 +336,7 @@ def test_nobody_waits_for_the_receipt_of_a_convicted_owner() -> None:
 
 def test_a_barred_aggregator_still_sends_receipts() -> None:
     view = replace(attesting([Report.DECODED], ends=1_020), receipts=handed({0}))
-    assert Act(Do.ATTEST, 0) in decide(job(view, barred=True), DECIDER)
+    assert Action(ActionKind.ATTEST, 0) in decide(job(view, barred=True), DECIDER)
 
 
 def test_stake_covers_every_round_that_may_be_ahead() -> None:
@@ -352,60 +354,62 @@ def test_stake_covers_every_round_that_may_be_ahead() -> None:
 def test_a_merge_waits_for_its_stake() -> None:
     merging = AggregatorRound(0, Phase.MERGING, Round(), merger=AGGREGATOR)
     pay = PARAMS.round_pay
-    assert Act(Do.MERGE, 0, rounds=1) in decide(job(merging), DECIDER)
-    assert Act(Do.MERGE, 0, rounds=0) in decide(job(merging), replace(DECIDER, free=Wei(100 + pay - 1))), (
+    assert Action(ActionKind.MERGE, 0, rounds=1) in decide(job(merging), DECIDER)
+    assert Action(ActionKind.MERGE, 0, rounds=0) in decide(job(merging), replace(DECIDER, free=Wei(100 + pay - 1))), (
         "backed for what it can"
     )
     poor = decide(job(merging), replace(DECIDER, free=Wei(99)))
     assert not merges(poor)
-    assert Act(Do.DEPOSIT, amount=Wei(101 + 2 * pay)) in poor
+    assert Action(ActionKind.DEPOSIT, amount=Wei(101 + 2 * pay)) in poor
     assert not merges(decide(job(replace(merging, merger=WORKER)), DECIDER))
-    assert Act(Do.FINALIZE, 0) in decide(job(replace(merging, merge_turns_over=True)), DECIDER)
+    assert Action(ActionKind.FINALIZE, 0) in decide(job(replace(merging, merge_turns_over=True)), DECIDER)
 
 
-def merges(acts: tuple[Act, ...]) -> list[Act]:
-    return [a for a in acts if a.do == Do.MERGE]
+def merges(acts: tuple[Action, ...]) -> list[Action]:
+    return [a for a in acts if a.kind == ActionKind.MERGE]
 
 
 def test_a_merge_that_keeps_the_next_round_from_starting_is_backed_once_there_is_stake() -> None:
     lead = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
-    assert Act(Do.BACK, 0, rounds=1) in decide(job(lead), DECIDER)
-    assert Act(Do.START, 1) not in decide(job(lead), DECIDER), "not before it is backed"
-    assert Act(Do.BACK, 0, rounds=1) not in decide(job(lead), replace(DECIDER, free=Wei(PARAMS.round_pay - 1)))
-    assert Act(Do.BACK, 0, rounds=1) not in decide(job(replace(lead, mine=False)), DECIDER)
+    assert Action(ActionKind.BACK, 0, rounds=1) in decide(job(lead), DECIDER)
+    assert Action(ActionKind.START, 1) not in decide(job(lead), DECIDER), "not before it is backed"
+    assert Action(ActionKind.BACK, 0, rounds=1) not in decide(
+        job(lead), replace(DECIDER, free=Wei(PARAMS.round_pay - 1))
+    )
+    assert Action(ActionKind.BACK, 0, rounds=1) not in decide(job(replace(lead, mine=False)), DECIDER)
     backed = replace(lead, state=Round(merged_at=Seconds(990), backed=1))
-    assert Act(Do.START, 1) in decide(job(backed), DECIDER)
+    assert Action(ActionKind.START, 1) in decide(job(backed), DECIDER)
     lingering = JobState(AGGREGATOR, JobStatus.ACTIVE, started=1, lingering=1)
-    assert Act(Do.START, 1) not in decide(job(backed, job=lingering), DECIDER), "games about void work go on"
+    assert Action(ActionKind.START, 1) not in decide(job(backed, job=lingering), DECIDER), "games about void work go on"
 
 
 def test_a_merge_that_nobody_backs_is_made_again_in_ones_turn_if_there_is_stake() -> None:
     lead, pay = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(990)), merger=AGGREGATOR), PARAMS.round_pay
-    assert Act(Do.MERGE, 0, rounds=1) in decide(job(lead), DECIDER)
+    assert Action(ActionKind.MERGE, 0, rounds=1) in decide(job(lead), DECIDER)
     assert not merges(decide(job(replace(lead, merger=WORKER)), DECIDER))
     assert not merges(decide(job(replace(lead, merger=ZERO_ADDRESS)), DECIDER))
     poor = replace(DECIDER, free=Wei(100 + pay - 1))
     assert not merges(decide(job(lead), poor)), "less than what is missing opens nothing"
-    assert Act(Do.MERGE, 0, rounds=1) in decide(job(lead), replace(poor, free=Wei(100 + pay)))
+    assert Action(ActionKind.MERGE, 0, rounds=1) in decide(job(lead), replace(poor, free=Wei(100 + pay)))
     over = Seconds(1_000 - PARAMS.windows.challenge_seconds)
     late = decide(job(replace(lead, state=Round(Phase.LEAD, merged_at=over))), DECIDER)
-    assert Act(Do.FINALIZE, 0) in late, "what can be final is"
+    assert Action(ActionKind.FINALIZE, 0) in late, "what can be final is"
     assert not merges(late)
 
 
 def test_a_void_rounds_stake_comes_back_after_its_games_though_the_job_is_done() -> None:
     void = AggregatorRound(1, Phase.VOID, Round(), mine=True)
     done = JobState(AGGREGATOR, JobStatus.DONE, started=1, settled=1)
-    assert decide(job(void, job=done), DECIDER) == (Act(Do.RELEASE, 1),)
+    assert decide(job(void, job=done), DECIDER) == (Action(ActionKind.RELEASE, 1),)
     assert decide(job(replace(void, state=Round(open_games=1)), job=done), DECIDER) == ()
 
 
 def test_the_next_round_starts_where_workers_are() -> None:
     for phase, starts in ((Phase.LEAD, True), (Phase.FINAL, True), (Phase.FAILED, False), (Phase.MERGING, False)):
         view = AggregatorRound(0, phase, Round(merged_at=Seconds(990), backed=1))
-        assert (Act(Do.START, 1) in decide(job(view), DECIDER)) == starts, phase
+        assert (Action(ActionKind.START, 1) in decide(job(view), DECIDER)) == starts, phase
     just = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(999)))
-    assert Act(Do.START, 1) not in decide(job(just), DECIDER), "workers, who need it first, have a moment"
+    assert Action(ActionKind.START, 1) not in decide(job(just), DECIDER), "workers, who need it first, have a moment"
     assert decide(job(started=0), DECIDER) == (), "the first round is a worker's to start"
 
 
@@ -416,7 +420,9 @@ def test_sealing_is_left_to_the_workers_for_a_moment() -> None:
         (Round(join_ends=Seconds(997)), True),
         (Round(join_ends=Seconds(998)), False),
     ):
-        assert (Act(Do.SEAL, 0) in decide(job(AggregatorRound(0, Phase.SEALING, stored)), DECIDER)) == due, stored
+        assert (Action(ActionKind.SEAL, 0) in decide(job(AggregatorRound(0, Phase.SEALING, stored)), DECIDER)) == due, (
+            stored
+        )
 
 
 def test_games_and_windows_hold_payment_back() -> None:
@@ -424,21 +430,23 @@ def test_games_and_windows_hold_payment_back() -> None:
     over = Seconds(1_000 - params.windows.challenge_seconds)
     for phase in (Phase.LEAD, Phase.FAILED):
         final = AggregatorRound(0, phase, Round(phase, merged_at=over))
-        assert Act(Do.FINALIZE, 0) in decide(job(final), DECIDER)
+        assert Action(ActionKind.FINALIZE, 0) in decide(job(final), DECIDER)
         late = replace(final, state=Round(phase, merged_at=Seconds(over + 1)))
-        assert Act(Do.FINALIZE, 0) not in decide(job(late), DECIDER)
+        assert Action(ActionKind.FINALIZE, 0) not in decide(job(late), DECIDER)
         disputed = replace(final, state=Round(phase, merged_at=over, open_games=1))
-        assert Act(Do.FINALIZE, 0) not in decide(job(disputed), DECIDER)
+        assert Action(ActionKind.FINALIZE, 0) not in decide(job(disputed), DECIDER)
     voided = JobState(AGGREGATOR, JobStatus.VOID, started=1)
-    assert decide(job(final, job=voided), DECIDER) == (Act(Do.RELEASE, 0),), "of a void job it is released, in its turn"
+    assert decide(job(final, job=voided), DECIDER) == (Action(ActionKind.RELEASE, 0),), (
+        "of a void job it is released, in its turn"
+    )
 
 
 def test_a_void_rounds_stake_comes_back_once_nothing_restarts_it() -> None:
     void = AggregatorRound(1, Phase.VOID, Round(), mine=True)
     cancelled = JobState(AGGREGATOR, JobStatus.CANCELLED, started=1)
-    assert Act(Do.RELEASE, 1) in decide(job(void, job=cancelled), DECIDER)
-    assert Act(Do.RELEASE, 1) not in decide(job(void), DECIDER), "startRound gives it back"
-    assert Act(Do.RELEASE, 1) not in decide(job(replace(void, mine=False), job=cancelled), DECIDER)
+    assert Action(ActionKind.RELEASE, 1) in decide(job(void, job=cancelled), DECIDER)
+    assert Action(ActionKind.RELEASE, 1) not in decide(job(void), DECIDER), "startRound gives it back"
+    assert Action(ActionKind.RELEASE, 1) not in decide(job(replace(void, mine=False), job=cancelled), DECIDER)
 
 
 def test_others_jobs_are_left_alone() -> None:

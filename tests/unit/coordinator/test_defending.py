@@ -13,7 +13,7 @@ from coordinator.aggregator import _tell_move
 from coordinator.merging import Aggregators
 from lockstep.base.cache import MemoryCache
 from lockstep.disputes.game_queue import DefenceQueue
-from lockstep.disputes.player import Seat
+from lockstep.disputes.player import GamePlayer
 from lockstep.market.held import NotCached
 from lockstep.protocol.dispute.moves import GamePhase
 from lockstep.protocol.errors import ChainError, Unreachable
@@ -96,7 +96,7 @@ def test_moves_at_hand_come_first_then_the_earliest_deadline_and_a_failure_keeps
             raise ChainError("a node that lost it", "")
         return stored(own)
 
-    def due(seat: Seat, now: Seconds, state: Any) -> Any:
+    def due(seat: GamePlayer, now: Seconds, state: Any) -> Any:
         n = number(seat.game)
         if getattr(seat.held, "known", True) is None:
             raise NotCached
@@ -106,7 +106,7 @@ def test_moves_at_hand_come_first_then_the_earliest_deadline_and_a_failure_keeps
         return move(n)
 
     monkeypatch.setattr(chain, "game", game_of)
-    monkeypatch.setattr(Seat, "due", due)
+    monkeypatch.setattr(GamePlayer, "due", due)
     assert aggregators.defend(JOB, PARAMS, HEAD)
     assert played == [2, 1, 3], "at hand; then by deadline what had to be made"
     assert len(aggregator.defence.needs()) == 5
@@ -120,10 +120,10 @@ def test_what_goes_wrong_is_told_once_a_game_and_names_it(
 ) -> None:
     games += [game(n) for n in (1, 2)]
 
-    def due(seat: Seat, now: Seconds, state: Any) -> Any:
+    def due(seat: GamePlayer, now: Seconds, state: Any) -> Any:
         raise ChainError("a move that the chain refuses", "")
 
-    monkeypatch.setattr(Seat, "due", due)
+    monkeypatch.setattr(GamePlayer, "due", due)
     with capture_logs() as logs:
         for _ in range(2):
             assert not aggregators.defend(JOB, PARAMS, HEAD)
@@ -134,11 +134,11 @@ def test_without_a_chain_no_game_goes_on(aggregators: Any, games: list[Any], mon
     games += [game(n) for n in (1, 2)]
     asked: list[bytes] = []
 
-    def due(seat: Seat, now: Seconds, state: Any) -> Any:
+    def due(seat: GamePlayer, now: Seconds, state: Any) -> Any:
         asked.append(seat.game)
         raise Unreachable("nobody", "")
 
-    monkeypatch.setattr(Seat, "due", due)
+    monkeypatch.setattr(GamePlayer, "due", due)
     with pytest.raises(Unreachable):
         aggregators.defend(JOB, PARAMS, HEAD)
     assert len(asked) == 1
@@ -148,7 +148,7 @@ def test_a_game_in_which_nothing_is_due_is_no_move(
     aggregators: Any, chain: Chain, games: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games.append(game(1))
-    monkeypatch.setattr(Seat, "due", lambda *_: None)
+    monkeypatch.setattr(GamePlayer, "due", lambda *_: None)
     assert not aggregators.defend(JOB, PARAMS, HEAD)
     assert chain.keys == []
 
@@ -160,7 +160,7 @@ def test_a_move_that_reverts_is_no_move_and_a_store_that_is_gone_keeps_no_other(
     aggregator = aggregators._made[JOB]
     aggregator.far, chain.reverts = {ClaimId(bytes([1]) * 32)}, {"move/2"}
 
-    def due(seat: Seat, now: Seconds, state: Any) -> Any:
+    def due(seat: GamePlayer, now: Seconds, state: Any) -> Any:
         if getattr(seat.held, "known", True) is None:
             raise NotCached
         return move(number(seat.game))
@@ -168,7 +168,7 @@ def test_a_move_that_reverts_is_no_move_and_a_store_that_is_gone_keeps_no_other(
     def held(*_: Any) -> Any:
         raise Unreachable("a store that is gone", "")
 
-    monkeypatch.setattr(Seat, "due", due)
+    monkeypatch.setattr(GamePlayer, "due", due)
     monkeypatch.setattr(aggregator, "held", held)
     told: list[Any] = []
     monkeypatch.setattr(module, "event", lambda name, **fields: told.append((name, fields)))

@@ -23,7 +23,7 @@ from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.market.types import BURN, Status
 from lockstep.protocol.programs.defects import ProgramParts
 from lockstep.protocol.types import Cid, ClaimId, StateRoot
-from lockstep.runtime.guard.memory import Place
+from lockstep.runtime.guard.memory import RecordKey
 from lockstep.runtime.party import Party
 from lockstep.storage import cid_of_digest
 from lockstep.storage.directory import DirectoryStore
@@ -44,7 +44,7 @@ class Merger:
     def judge(self, ref: Any) -> tuple[Report, str]:
         return (Report.MISSING, "no block") if ref.cid == CIDS[HIDDEN] else (Report.DECODED, "")
 
-    def merge(self, place: Place, _: Any) -> tuple[StateRoot, StateRoot, Cid]:
+    def merge(self, place: RecordKey, _: Any) -> tuple[StateRoot, StateRoot, Cid]:
         body = ConstantClaim.of_merge(place.base).body
         return body.out, body.out2, Cid("checkpoint")
 
@@ -79,7 +79,7 @@ def coordinator_of(world: World, database: Database, home: Path, demands: int) -
     )
     made: Any = Coordinator(parts)
     made._aggregators._made[world.job] = Merger()
-    made._losses = SimpleNamespace(look=lambda *_: False, drop=lambda _: None)
+    made._losses = SimpleNamespace(poll=lambda *_: False, drop=lambda _: None)
     return made
 
 

@@ -78,7 +78,7 @@ def test_the_losses_are_those_of_the_program_bit_for_bit(
 ) -> None:
     fill(database, job, ("final", "convicted", "merged"))
     runs = RunLosses(database, store, tmp_path)
-    assert [runs.look(toyjob.ID, lambda: job) for _ in range(4)] == [True, True, True, False], "one a look"
+    assert [runs.poll(toyjob.ID, lambda: job) for _ in range(4)] == [True, True, True, False], "one a look"
     whole = Losses.of(job, store)
     assert whole is not None
     wanted = {0: whole.at(job.genesis, Seed(SEEDS[0]), 0), 1: whole.at(job.genesis, Seed(SEEDS[0]), 1),
@@ -89,14 +89,14 @@ def test_the_losses_are_those_of_the_program_bit_for_bit(
 def test_a_merge_that_fell_is_replaced(database: Database, store: ContentStore, job: Job, tmp_path: Path) -> None:
     fill(database, job, ("final", "final"))
     runs = RunLosses(database, store, tmp_path)
-    while runs.look(toyjob.ID, lambda: job):
+    while runs.poll(toyjob.ID, lambda: job):
         pass
     with database.session() as session:
         session.get_one(ClaimRow, f"0x{0:064x}").state = "convicted"
         found = due(session, NAME)
     assert found is not None
     assert (found.merges, found.round) == (1, 1), "the second merge is the first now"
-    assert runs.look(toyjob.ID, lambda: job)
+    assert runs.poll(toyjob.ID, lambda: job)
     with database.reading() as session:
         rows = {row.claim: row.merges for row in session.scalars(select(LossRow))}
     assert rows == {"": 0, f"0x{1:064x}": 1}
@@ -105,10 +105,10 @@ def test_a_merge_that_fell_is_replaced(database: Database, store: ContentStore, 
 def test_nothing_is_due_before_the_first_seed(
     database: Database, store: ContentStore, job: Job, tmp_path: Path
 ) -> None:
-    assert not RunLosses(database, store, tmp_path).look(toyjob.ID, lambda: job)
+    assert not RunLosses(database, store, tmp_path).poll(toyjob.ID, lambda: job)
     with database.session() as session:
         session.add(RoundRow(job=NAME, number=0, attempt=0, state="joining", started=1, updated=2))
-    assert not RunLosses(database, store, tmp_path).look(toyjob.ID, lambda: job)
+    assert not RunLosses(database, store, tmp_path).poll(toyjob.ID, lambda: job)
 
 
 def test_a_job_without_a_loss_is_looked_at_once(
@@ -123,7 +123,7 @@ def test_a_job_without_a_loss_is_looked_at_once(
         return plain
 
     runs = RunLosses(database, store, tmp_path)
-    assert [runs.look(toyjob.ID, loaded) for _ in range(3)] == [False] * 3
+    assert [runs.poll(toyjob.ID, loaded) for _ in range(3)] == [False] * 3
     assert len(asked) == 1
     runs.drop(toyjob.ID)
 
@@ -132,7 +132,7 @@ def test_a_dear_job_is_shown_without_in_every_later_process(
     database: Database, store: ContentStore, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(database, job, ("final", "final"))
-    assert RunLosses(database, store, tmp_path).look(toyjob.ID, lambda: job), "the first one is cheap"
+    assert RunLosses(database, store, tmp_path).poll(toyjob.ID, lambda: job), "the first one is cheap"
     monkeypatch.setattr(losses, "DEAR_SECONDS", 0.0)
     asked: list[int] = []
 
@@ -141,19 +141,19 @@ def test_a_dear_job_is_shown_without_in_every_later_process(
         return job
 
     runs = RunLosses(database, store, tmp_path)
-    assert [runs.look(toyjob.ID, loaded) for _ in range(2)] == [False, False]
+    assert [runs.poll(toyjob.ID, loaded) for _ in range(2)] == [False, False]
     assert asked
     asked.clear()
     runs.drop(toyjob.ID)
-    assert not runs.look(toyjob.ID, loaded), "the job is looked at again"
+    assert not runs.poll(toyjob.ID, loaded), "the job is looked at again"
     monkeypatch.undo()
     later = RunLosses(database, store, tmp_path)
-    assert [later.look(toyjob.ID, loaded) for _ in range(2)] == [False, False]
+    assert [later.poll(toyjob.ID, loaded) for _ in range(2)] == [False, False]
     assert asked == [], "it is not even loaded"
     assert Refusals(tmp_path).all() == {}, "its merges are made as before"
     assert list(kept(database)) == [0]
     Refusals(tmp_path, LOSSES).forget(toyjob.ID)
-    assert [later.look(toyjob.ID, loaded), *kept(database)] == [True, 0, 1], "as `lockstep coordinator retry` has it"
+    assert [later.poll(toyjob.ID, loaded), *kept(database)] == [True, 0, 1], "as `lockstep coordinator retry` has it"
 
 
 def test_all_slots_of_a_loss_have_one_deadline(store: ContentStore, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_all_slots_of_a_loss_have_one_deadline(store: ContentStore, job: Job, mo
             runs.append(now[0])
             return executable.run(*given)
 
-        def rest(self) -> None:
+        def free_scratch(self) -> None:
             pass
 
     monkeypatch.setattr(whole, "_executable", Slow())
@@ -194,10 +194,10 @@ def test_a_checkpoint_that_cannot_be_had_rests(
         asked.append(1)
         return job
 
-    assert runs.look(toyjob.ID, loaded)
-    assert not runs.look(toyjob.ID, loaded)
-    assert not runs.look(toyjob.ID, loaded)
+    assert runs.poll(toyjob.ID, loaded)
+    assert not runs.poll(toyjob.ID, loaded)
+    assert not runs.poll(toyjob.ID, loaded)
     assert len(asked) == 2, "the third look came too early"
     now[0] += 6
-    runs.look(toyjob.ID, loaded)
+    runs.poll(toyjob.ID, loaded)
     assert len(asked) == 3

@@ -41,24 +41,24 @@ def test_a_look_that_fails_rests_longer_each_time_and_is_told_once(
     coordinator._looked = looked
     with capture_logs() as logs:
         for job in (NAME, NAME, "another"):
-            coordinator.look(job)
+            coordinator.poll(job)
         assert looks == [NAME, "another"], "it rests, and no other job does"
         first, most = BACKOFF_SECONDS
         rests = first
         for _ in range(12):
             now[0] += rests
             rests = min(2 * rests, most)
-            coordinator.look(NAME)
+            coordinator.poll(NAME)
             now[0] += rests - 0.5
             before = len(looks)
-            coordinator.look(NAME)
+            coordinator.poll(NAME)
             assert len(looks) == before, "twice as long each time, up to a bound"
             now[0] += 0.5 - rests
     assert len([line for line in logs if line["job"] == NAME]) == 1
     fails.clear()
     now[0] += 1000
-    coordinator.look(NAME)
-    coordinator.look(NAME)
+    coordinator.poll(NAME)
+    coordinator.poll(NAME)
     assert looks[-2:] == [NAME, NAME], "what goes well does not rest"
 
 
@@ -74,7 +74,7 @@ def test_a_clock_that_runs_does_not_rest(coordinator: Any, games: list[Any], mon
     games.append(game(1))
     for _ in range(8):
         now[0] += BACKOFF_SECONDS[0]
-        coordinator.look(NAME)
+        coordinator.poll(NAME)
     assert len(looks) == 8
 
 
@@ -88,7 +88,7 @@ def test_nobody_answering_is_no_jobs_fault(coordinator: Any) -> None:
     coordinator._looked = looked
     for _ in range(2):
         with pytest.raises(Unreachable):
-            coordinator.look(NAME)
+            coordinator.poll(NAME)
     assert len(looks) == 2, "it does not rest"
 
 

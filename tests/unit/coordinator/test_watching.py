@@ -30,7 +30,7 @@ def test_gas_money_and_the_queue_are_told_and_a_broker_that_is_gone_hides_nothin
     assert (gas, count) == (receipt.gas_used, {"mined": 1})
     assert fees == receipt.gas_used * receipt.gas_price / 10**18
     last = MetricSample(1.5, 2.0, 3.0, 0.0, 4.0, 5.0, 7, 8, None)
-    sampler: Any = SimpleNamespace(look=lambda: last)
+    sampler: Any = SimpleNamespace(poll=lambda: last)
 
     def text(waiting: Any) -> str:
         context = replace(api.context, account=WatchedAccount(tmp_path, sampler, waiting))

@@ -19,7 +19,7 @@ from lockstep.chain.game_table import GameTable
 from lockstep.chain.outbox import Outbox
 from lockstep.disputes.delegate import Delegate
 from lockstep.disputes.manual import Known, ManualPlayer
-from lockstep.disputes.player import Seat, Side
+from lockstep.disputes.player import GamePlayer, Side
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import Verdict
@@ -78,14 +78,14 @@ def delegate(world: World, party: Party) -> Iterator[Delegate]:
     world.send(world.contracts.vault.set_delegate(party.address), DEFENDER)
     made = Delegate(party, world.address(DEFENDER), event)
     # A test's blocks come faster than any chain's: each look sees the latest.
-    made._head_tracker = SimpleNamespace(look=party.head)  # type: ignore[assignment]
+    made._head_tracker = SimpleNamespace(poll=party.head)  # type: ignore[assignment]
     yield made
     made.close()
 
 
 def look(world: World, delegate: Delegate) -> None:
     """A look at a new block, and what was begun beside it is over."""
-    delegate.look()
+    delegate.poll()
     executor, end = delegate._queue._executor, time.monotonic() + SECONDS
     while len(executor) > len(executor.finished()):
         assert time.monotonic() < end
@@ -93,7 +93,7 @@ def look(world: World, delegate: Delegate) -> None:
     world.devnet.mine(1)
 
 
-def attack(world: World) -> Seat:
+def attack(world: World) -> GamePlayer:
     """A false challenge of the defender's honest claim, by somebody who computes another value."""
     claim, game = world.claim_id(0), world.contracts.game
     made = world.held[claim]
@@ -104,7 +104,7 @@ def attack(world: World) -> Seat:
     id_ = GameId(game_id(claim, world.address(LIAR), 0))
     world.send(games.call(game, opening, id_), LIAR)
     table = GameTable(game, world.contracts.addresses.block)
-    return Seat(id_, Side.CHALLENGER, lying, table, lambda call, key: world.send(call, LIAR))
+    return GamePlayer(id_, Side.CHALLENGER, lying, table, lambda call, key: world.send(call, LIAR))
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

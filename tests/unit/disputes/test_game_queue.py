@@ -157,10 +157,10 @@ class Desk:
         until = time.monotonic() + seconds
         while any(self.court.at.get(game, 0) < count for game in self.court.claims):
             assert time.monotonic() < until, self.court.at
-            self.look()
+            self.poll()
             self.court.mine()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """A new block is seen, and what can be done about it is done."""
         self.block += 1
         for _ in range(3):
@@ -221,7 +221,7 @@ def test_many_claims_challenged_at_once_cost_one_replay_each(
 
 def test_the_earliest_deadline_is_played_first(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(4, [1, 2, 3, 4], deadlines=[40_000, 20_000, 30_000, 10_000])
-    desk.look()
+    desk.poll()
     until = time.monotonic() + PATIENCE
     while len(desk.court.waiting) < 4:
         assert time.monotonic() < until
@@ -251,7 +251,7 @@ def test_a_move_at_hand_does_not_wait_for_a_replay(
     until = time.monotonic() + PATIENCE
     while desk.court.at.get(second, 0) < 3:
         assert time.monotonic() < until
-        desk.look()
+        desk.poll()
         desk.court.mine()
     assert blocked.is_set()
     assert desk.court.at.get(next(iter(desk.court.claims)), 0) == 0, "the other game still waits for its replay"
@@ -276,7 +276,7 @@ def test_a_game_whose_log_lags_is_not_played_as_it_stood_and_asked_for_once_a_re
 
     monkeypatch.setattr(Court, "game", game)
     while desk.court.at[other] < 3:
-        desk.look()
+        desk.poll()
         desk.court.mine()
     assert desk.court.at[late] <= at + 1, "what was under way is mined, and no more is made of the old standing"
     assert len(asked) == len(set(asked)), "once a block"
@@ -304,7 +304,7 @@ def test_a_game_that_fails_rests_and_holds_up_no_other(
     until = time.monotonic() + PATIENCE
     while any(desk.court.at.get(game, 0) < len(PHASES) for game in desk.court.claims if game != bad):
         assert time.monotonic() < until
-        desk.look()
+        desk.poll()
         desk.court.mine()
     assert tried
     failing = False
@@ -323,7 +323,7 @@ def test_lost_material_is_no_end(desk_of: Callable[..., Desk]) -> None:
     until = time.monotonic() + PATIENCE
     while desk.court.at.get(list(desk.court.claims)[1], 0) < len(PHASES):
         assert time.monotonic() < until
-        desk.look()
+        desk.poll()
         desk.court.mine()
 
 
@@ -344,6 +344,6 @@ def test_what_a_reorganisation_undid_is_sent_again(desk_of: Callable[..., Desk])
     desk = desk_of(1, [1])
     (game,) = desk.court.claims
     desk.blocks(2)
-    desk.look()
+    desk.poll()
     desk.court.at[game] = 1
     desk.blocks(len(PHASES))

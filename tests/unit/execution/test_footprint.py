@@ -37,7 +37,7 @@ CHILD = """
 import ctypes, pickle, sys
 from pathlib import Path
 import numpy as np
-from lockstep.execution.jobs import Job, ClaimSchedule, merge_run, slot_run
+from lockstep.execution.jobs import Job, JobPrograms, merge_run, slot_run
 from lockstep.protocol.types import JobId, Seed
 from lockstep.storage.containers import decode_program
 from lockstep.storage.payload import Checkpoint
@@ -51,7 +51,7 @@ def full(layout):
 
 folder, phase = Path(sys.argv[1]), sys.argv[2]
 params, programs, rows = pickle.loads((folder / "job").read_bytes())
-schedule = ClaimSchedule(*(decode_program(p) for p in programs))
+schedule = JobPrograms(*(decode_program(p) for p in programs))
 loaded = peak()
 layout, sections = schedule.merge.output_layout, params.sections
 job = Job(JobId(bytes(32)), params, None, schedule, rows, None)

@@ -15,8 +15,7 @@ from lockstep.numerics.builder import ProgramBuilder
 from lockstep.numerics.cuda import wide
 from lockstep.numerics.cuda.device import ARITHMETIC, HEADERS, UNITS, compile_source, compiler_version, unit_of
 from lockstep.numerics.cuda.generate import generate
-from lockstep.numerics.scalar import ARITY
-from lockstep.numerics.scalar import Op as Opcode
+from lockstep.numerics.scalar import ARITY, Opcode
 from lockstep.protocol.errors import DoctorError, UsageError
 from lockstep.protocol.programs.program import F32
 from tests.support.random_ops import Maker

@@ -15,7 +15,7 @@ from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder, Quantised
 from lockstep.numerics.built import COMPILED
 from lockstep.numerics.executor import Executable
-from lockstep.numerics.scalar import Op as Opcode
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
 from lockstep.protocol.programs.program import F32, I32, Instr, Kind, Op, Program, Tag, View
 from tests.unit.numerics.comparison import CONTEXT, PATHS, compare, normal, strange, words

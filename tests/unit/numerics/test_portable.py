@@ -16,7 +16,7 @@ from lockstep.cli.doctor import PORTABLE
 from lockstep.numerics import _native, paths, portable, tables
 from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.program import F32, Alias, Fold, Program
 from tests.support.random_ops import Maker
 from tests.unit.numerics import test_fusion_random
@@ -44,9 +44,9 @@ def test_a_fused_product_rounds_once_near_every_tie() -> None:
     product = a.view(np.float32).astype(np.float64) * b.view(np.float32)
     tie = np.float64(2.0) ** rng.integers(24, 30, n) + np.ldexp(1.0, rng.integers(0, 5, n))
     c = (tie - product).astype(np.float32).view(np.uint32)
-    np.testing.assert_array_equal(portable.apply_op(Op.FFMA, a, b, c), _native.apply_op(Op.FFMA, a, b, c))
+    np.testing.assert_array_equal(portable.apply_op(Opcode.FFMA, a, b, c), _native.apply_op(Opcode.FFMA, a, b, c))
     small = [(words_of(rng) & np.uint32(0x80FFFFFF)) | np.uint32(high) for high in (0x20000000, 0x1F000000, 0)]
-    np.testing.assert_array_equal(portable.apply_op(Op.FFMA, *small), _native.apply_op(Op.FFMA, *small))
+    np.testing.assert_array_equal(portable.apply_op(Opcode.FFMA, *small), _native.apply_op(Opcode.FFMA, *small))
 
 
 @pytest.mark.parametrize("mode", [mode for mode in Fold if mode != Fold.QDOT], ids=lambda mode: mode.name)
@@ -143,7 +143,7 @@ def test_what_a_run_holds_and_computes_is_of_the_kernels_size() -> None:
 def test_another_path_is_refused() -> None:
     zero = np.zeros(1, np.uint32)
     with pytest.raises(ValueError, match="not built"):
-        portable.apply_op(Op.MOV, zero, zero, zero, "avx2")
+        portable.apply_op(Opcode.MOV, zero, zero, zero, "avx2")
     with pytest.raises(ValueError, match="no such opcode"):
         portable.apply_op(99, zero, zero, zero)
 

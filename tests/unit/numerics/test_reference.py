@@ -117,7 +117,7 @@ def test_extremes_order_the_zeros_and_show_a_nan(mode: Fold, due: int) -> None:
 
 def test_context_is_round_slot_t() -> None:
     views = tuple(View(Tag.CONTEXT, 0, i, ()) for i in range(3))
-    instrs = (Instr(scalar.Op.ISHL, 0, 2), Instr(scalar.Op.IADD, 1, 3))
+    instrs = (Instr(scalar.Opcode.ISHL, 0, 2), Instr(scalar.Opcode.IADD, 1, 3))
     assert reference.element(Op(Kind.MAP, I32, (), views, instrs=instrs), 0, operands_of([])) == (7 << 9) + 8
 
 

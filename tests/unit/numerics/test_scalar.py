@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lockstep.numerics import polynomials, scalar
-from lockstep.numerics.scalar import ARITY, INFINITY, NAN, NEGATIVE_INFINITY, ONE, SIGN, Op, apply
+from lockstep.numerics.scalar import ARITY, INFINITY, NAN, NEGATIVE_INFINITY, ONE, SIGN, Opcode, apply
 from lockstep.protocol.errors import ProgramInvalid
 from tests.support.scalar_vectors import SPECIAL, Words, golden, vectors
 
@@ -20,9 +20,21 @@ WORDS = st.one_of(st.sampled_from(SPECIAL), st.integers(0, 2**32 - 1))
 MINUS_ONE, TWO, THREE = 0xBF800000, 0x40000000, 0x40400000
 LARGEST = 0x7F7FFFFF
 FLOAT_RESULTS = (
-    Op.FADD, Op.FSUB, Op.FMUL, Op.FDIV, Op.FFMA, Op.FSQRT, Op.FNEG, Op.FABS, Op.FMIN, Op.FMAX, Op.FEXP, Op.FLOG,
-    Op.FTANH, Op.FCANON,
-)  # fmt: skip
+    Opcode.FADD,
+    Opcode.FSUB,
+    Opcode.FMUL,
+    Opcode.FDIV,
+    Opcode.FFMA,
+    Opcode.FSQRT,
+    Opcode.FNEG,
+    Opcode.FABS,
+    Opcode.FMIN,
+    Opcode.FMAX,
+    Opcode.FEXP,
+    Opcode.FLOG,
+    Opcode.FTANH,
+    Opcode.FCANON,
+)
 
 
 def word(x: float) -> int:
@@ -69,16 +81,22 @@ def test_fma_rounds_the_exact_value_once(a: int, b: int, c: int) -> None:
 
 
 def test_fma_is_nearest_on_structured_vectors() -> None:
-    for a, b, c in zip(*(w.tolist() for w in vectors(Op.FFMA, 3000, seed=1)), strict=True):
+    for a, b, c in zip(*(w.tolist() for w in vectors(Opcode.FFMA, 3000, seed=1)), strict=True):
         if all(map(is_finite, (a, b, c))):
             assert_nearest(scalar.ffma(a, b, c), exact(a) * exact(b) + exact(c))
 
 
 @pytest.mark.parametrize(
     ("op", "hardware"),
-    [(Op.FADD, np.add), (Op.FSUB, np.subtract), (Op.FMUL, np.multiply), (Op.FDIV, np.divide), (Op.FSQRT, np.sqrt)],
+    [
+        (Opcode.FADD, np.add),
+        (Opcode.FSUB, np.subtract),
+        (Opcode.FMUL, np.multiply),
+        (Opcode.FDIV, np.divide),
+        (Opcode.FSQRT, np.sqrt),
+    ],
 )
-def test_arithmetic_is_the_hardware_s(op: Op, hardware: np.ufunc) -> None:
+def test_arithmetic_is_the_hardware_s(op: Opcode, hardware: np.ufunc) -> None:
     operands = vectors(op, 4000, seed=2)
     with np.errstate(all="ignore"):
         want = canonical(hardware(*(w.view(np.float32) for w in operands[: ARITY[op]])))
@@ -86,15 +104,17 @@ def test_arithmetic_is_the_hardware_s(op: Op, hardware: np.ufunc) -> None:
     np.testing.assert_array_equal(np.array(got, np.uint32), want)
 
 
-@pytest.mark.parametrize(("op", "hardware"), [(Op.FLT, np.less), (Op.FLE, np.less_equal), (Op.FEQ, np.equal)])
-def test_comparisons_are_the_hardware_s(op: Op, hardware: np.ufunc) -> None:
+@pytest.mark.parametrize(
+    ("op", "hardware"), [(Opcode.FLT, np.less), (Opcode.FLE, np.less_equal), (Opcode.FEQ, np.equal)]
+)
+def test_comparisons_are_the_hardware_s(op: Opcode, hardware: np.ufunc) -> None:
     a, b, _ = vectors(op, 4000, seed=2)
     got = [apply(op, x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     np.testing.assert_array_equal(got, hardware(a.view(np.float32), b.view(np.float32)).astype(int))
 
 
 def test_conversion_from_integers_is_the_hardware_s() -> None:
-    a, _, _ = vectors(Op.I2F, 4000, seed=2)
+    a, _, _ = vectors(Opcode.I2F, 4000, seed=2)
     want = a.view(np.int32).astype(np.float32).view(np.uint32)
     np.testing.assert_array_equal([scalar.i2f(x) for x in a.tolist()], want)
 
@@ -103,7 +123,7 @@ def test_conversion_from_integers_is_the_hardware_s() -> None:
 
 
 @pytest.mark.parametrize("op", FLOAT_RESULTS, ids=lambda op: op.name)
-def test_every_nan_result_is_the_canonical_one(op: Op) -> None:
+def test_every_nan_result_is_the_canonical_one(op: Opcode) -> None:
     for nan in (0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFC00000):
         for place in range(ARITY[op]):
             operands = [ONE] * ARITY[op]
@@ -114,63 +134,63 @@ def test_every_nan_result_is_the_canonical_one(op: Op) -> None:
 @pytest.mark.parametrize(
     ("op", "operands", "want"),
     [
-        (Op.FADD, (INFINITY, NEGATIVE_INFINITY), NAN),
-        (Op.FMUL, (0, INFINITY), NAN),
-        (Op.FFMA, (0, INFINITY, ONE), NAN),
-        (Op.FFMA, (ONE, INFINITY, NEGATIVE_INFINITY), NAN),
-        (Op.FFMA, (MINUS_ONE, INFINITY, NEGATIVE_INFINITY), NEGATIVE_INFINITY),
-        (Op.FDIV, (0, SIGN), NAN),
-        (Op.FDIV, (INFINITY, INFINITY), NAN),
-        (Op.FDIV, (ONE, SIGN), NEGATIVE_INFINITY),
-        (Op.FSQRT, (MINUS_ONE,), NAN),
-        (Op.FSQRT, (SIGN,), SIGN),
-        (Op.FADD, (ONE, MINUS_ONE), 0),
-        (Op.FADD, (SIGN, SIGN), SIGN),
-        (Op.FADD, (0, SIGN), 0),
-        (Op.FMUL, (SIGN, ONE), SIGN),
-        (Op.FFMA, (SIGN, ONE, SIGN), SIGN),
-        (Op.FFMA, (SIGN, ONE, 0), 0),
-        (Op.FMUL, (1, 0x3F000000), 0),
-        (Op.FMUL, (3, 0x3F000000), 2),
-        (Op.FADD, (LARGEST, LARGEST), INFINITY),
-        (Op.FMIN, (0, SIGN), SIGN),
-        (Op.FMAX, (SIGN, 0), 0),
-        (Op.FMIN, (NEGATIVE_INFINITY, ONE), NEGATIVE_INFINITY),
-        (Op.FMAX, (NEGATIVE_INFINITY, MINUS_ONE), MINUS_ONE),
-        (Op.FLT, (SIGN, 0), 0),
-        (Op.FEQ, (SIGN, 0), 1),
-        (Op.FLE, (NAN, NAN), 0),
-        (Op.FEXP, (NEGATIVE_INFINITY,), 0),
-        (Op.FEXP, (INFINITY,), INFINITY),
-        (Op.FEXP, (0,), ONE),
-        (Op.FEXP, (SIGN,), ONE),
-        (Op.FEXP, (word(-103.0),), 1),
-        (Op.FEXP, (word(88.73),), INFINITY),
-        (Op.FLOG, (0,), NEGATIVE_INFINITY),
-        (Op.FLOG, (SIGN,), NEGATIVE_INFINITY),
-        (Op.FLOG, (MINUS_ONE,), NAN),
-        (Op.FLOG, (NEGATIVE_INFINITY,), NAN),
-        (Op.FLOG, (INFINITY,), INFINITY),
-        (Op.FLOG, (ONE,), 0),
-        (Op.FTANH, (SIGN,), SIGN),
-        (Op.FTANH, (NEGATIVE_INFINITY,), MINUS_ONE),
-        (Op.FTANH, (1,), 1),
-        (Op.F2I, (word(2.5),), 2),
-        (Op.F2I, (word(3.5),), 4),
-        (Op.F2I, (word(-0.5),), 0),
-        (Op.F2I, (word(-1.5),), 2**32 - 2),
-        (Op.F2I, (word(3e9),), 0x7FFFFFFF),
-        (Op.F2I, (word(-3e9),), 0x80000000),
-        (Op.F2I, (NAN,), 0),
-        (Op.I2F, (0x01000001,), 0x4B800000),
-        (Op.I2F, (0x80000000,), 0xCF000000),
-        (Op.SELECT, (SIGN, 7, 9), 7),
-        (Op.SELECT, (0, 7, 9), 9),
-        (Op.MOV, (0xFF800001,), 0xFF800001),
+        (Opcode.FADD, (INFINITY, NEGATIVE_INFINITY), NAN),
+        (Opcode.FMUL, (0, INFINITY), NAN),
+        (Opcode.FFMA, (0, INFINITY, ONE), NAN),
+        (Opcode.FFMA, (ONE, INFINITY, NEGATIVE_INFINITY), NAN),
+        (Opcode.FFMA, (MINUS_ONE, INFINITY, NEGATIVE_INFINITY), NEGATIVE_INFINITY),
+        (Opcode.FDIV, (0, SIGN), NAN),
+        (Opcode.FDIV, (INFINITY, INFINITY), NAN),
+        (Opcode.FDIV, (ONE, SIGN), NEGATIVE_INFINITY),
+        (Opcode.FSQRT, (MINUS_ONE,), NAN),
+        (Opcode.FSQRT, (SIGN,), SIGN),
+        (Opcode.FADD, (ONE, MINUS_ONE), 0),
+        (Opcode.FADD, (SIGN, SIGN), SIGN),
+        (Opcode.FADD, (0, SIGN), 0),
+        (Opcode.FMUL, (SIGN, ONE), SIGN),
+        (Opcode.FFMA, (SIGN, ONE, SIGN), SIGN),
+        (Opcode.FFMA, (SIGN, ONE, 0), 0),
+        (Opcode.FMUL, (1, 0x3F000000), 0),
+        (Opcode.FMUL, (3, 0x3F000000), 2),
+        (Opcode.FADD, (LARGEST, LARGEST), INFINITY),
+        (Opcode.FMIN, (0, SIGN), SIGN),
+        (Opcode.FMAX, (SIGN, 0), 0),
+        (Opcode.FMIN, (NEGATIVE_INFINITY, ONE), NEGATIVE_INFINITY),
+        (Opcode.FMAX, (NEGATIVE_INFINITY, MINUS_ONE), MINUS_ONE),
+        (Opcode.FLT, (SIGN, 0), 0),
+        (Opcode.FEQ, (SIGN, 0), 1),
+        (Opcode.FLE, (NAN, NAN), 0),
+        (Opcode.FEXP, (NEGATIVE_INFINITY,), 0),
+        (Opcode.FEXP, (INFINITY,), INFINITY),
+        (Opcode.FEXP, (0,), ONE),
+        (Opcode.FEXP, (SIGN,), ONE),
+        (Opcode.FEXP, (word(-103.0),), 1),
+        (Opcode.FEXP, (word(88.73),), INFINITY),
+        (Opcode.FLOG, (0,), NEGATIVE_INFINITY),
+        (Opcode.FLOG, (SIGN,), NEGATIVE_INFINITY),
+        (Opcode.FLOG, (MINUS_ONE,), NAN),
+        (Opcode.FLOG, (NEGATIVE_INFINITY,), NAN),
+        (Opcode.FLOG, (INFINITY,), INFINITY),
+        (Opcode.FLOG, (ONE,), 0),
+        (Opcode.FTANH, (SIGN,), SIGN),
+        (Opcode.FTANH, (NEGATIVE_INFINITY,), MINUS_ONE),
+        (Opcode.FTANH, (1,), 1),
+        (Opcode.F2I, (word(2.5),), 2),
+        (Opcode.F2I, (word(3.5),), 4),
+        (Opcode.F2I, (word(-0.5),), 0),
+        (Opcode.F2I, (word(-1.5),), 2**32 - 2),
+        (Opcode.F2I, (word(3e9),), 0x7FFFFFFF),
+        (Opcode.F2I, (word(-3e9),), 0x80000000),
+        (Opcode.F2I, (NAN,), 0),
+        (Opcode.I2F, (0x01000001,), 0x4B800000),
+        (Opcode.I2F, (0x80000000,), 0xCF000000),
+        (Opcode.SELECT, (SIGN, 7, 9), 7),
+        (Opcode.SELECT, (0, 7, 9), 9),
+        (Opcode.MOV, (0xFF800001,), 0xFF800001),
     ],
-    ids=lambda x: x.name if isinstance(x, Op) else None,
+    ids=lambda x: x.name if isinstance(x, Opcode) else None,
 )
-def test_special_values(op: Op, operands: tuple[int, ...], want: int) -> None:
+def test_special_values(op: Opcode, operands: tuple[int, ...], want: int) -> None:
     assert apply(op, *operands) == want
 
 
@@ -183,26 +203,26 @@ def test_tanh_is_odd_to_the_last_bit(a: int) -> None:
 @pytest.mark.parametrize(
     ("op", "a", "b", "want"),
     [
-        (Op.IDIV, 7, 0, 0),
-        (Op.IREM, 7, 0, 0),
-        (Op.IDIV, -(2**31), -1, -(2**31)),
-        (Op.IREM, -(2**31), -1, 0),
-        (Op.IDIV, -7, 2, -3),
-        (Op.IREM, -7, 2, -1),
-        (Op.IREM, 7, -2, 1),
-        (Op.IADD, 2**31 - 1, 1, -(2**31)),
-        (Op.IMUL, 2**31 - 1, 2, -2),
-        (Op.ISHL, 1, 33, 2),
-        (Op.ISHR, -8, 34, -2),
-        (Op.IUSHR, -1, 31, 1),
-        (Op.ILT, -1, 0, 1),
-        (Op.ILE, 0, -1, 0),
-        (Op.IMIN, -1, 1, -1),
-        (Op.IMAX, -1, 1, 1),
+        (Opcode.IDIV, 7, 0, 0),
+        (Opcode.IREM, 7, 0, 0),
+        (Opcode.IDIV, -(2**31), -1, -(2**31)),
+        (Opcode.IREM, -(2**31), -1, 0),
+        (Opcode.IDIV, -7, 2, -3),
+        (Opcode.IREM, -7, 2, -1),
+        (Opcode.IREM, 7, -2, 1),
+        (Opcode.IADD, 2**31 - 1, 1, -(2**31)),
+        (Opcode.IMUL, 2**31 - 1, 2, -2),
+        (Opcode.ISHL, 1, 33, 2),
+        (Opcode.ISHR, -8, 34, -2),
+        (Opcode.IUSHR, -1, 31, 1),
+        (Opcode.ILT, -1, 0, 1),
+        (Opcode.ILE, 0, -1, 0),
+        (Opcode.IMIN, -1, 1, -1),
+        (Opcode.IMAX, -1, 1, 1),
     ],
-    ids=lambda x: x.name if isinstance(x, Op) else None,
+    ids=lambda x: x.name if isinstance(x, Opcode) else None,
 )
-def test_integers_wrap_and_nothing_is_undefined(op: Op, a: int, b: int, want: int) -> None:
+def test_integers_wrap_and_nothing_is_undefined(op: Opcode, a: int, b: int, want: int) -> None:
     assert apply(op, a & scalar.MASK, b & scalar.MASK) == want & scalar.MASK
 
 
@@ -212,16 +232,16 @@ def test_integers_wrap_and_nothing_is_undefined(op: Op, a: int, b: int, want: in
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("op", "function", "most_ulps"),
-    [(Op.FEXP, math.exp, 0.9), (Op.FLOG, math.log, 0.9), (Op.FTANH, math.tanh, 1.4)],
+    [(Opcode.FEXP, math.exp, 0.9), (Opcode.FLOG, math.log, 0.9), (Opcode.FTANH, math.tanh, 1.4)],
     ids=["exp", "log", "tanh"],
 )
-def test_functions_are_near_the_true_value(op: Op, function: object, most_ulps: float) -> None:
+def test_functions_are_near_the_true_value(op: Opcode, function: object, most_ulps: float) -> None:
     assert callable(function)
     worst = 0.0
     a, _, _ = vectors(op, 4000, seed=3)
     for x in a.tolist():
         result = apply(op, x)
-        if not is_finite(x) or not is_finite(result) or (op is Op.FEXP and abs(exact(x)) > 700):
+        if not is_finite(x) or not is_finite(result) or (op is Opcode.FEXP and abs(exact(x)) > 700):
             continue
         true = function(float(exact(x)))
         ulp = max(2.0 ** (math.frexp(true)[1] - 24), 2.0**-149)
@@ -254,8 +274,8 @@ def test_coefficients_are_the_same_bits_in_cpp_and_solidity(repository: Path) ->
 
 
 def test_every_opcode_has_an_operation_and_an_arity() -> None:
-    assert set(ARITY) == set(Op)
-    assert [int(op) for op in Op] == list(range(38)), "the numbers are the protocol's"
+    assert set(ARITY) == set(Opcode)
+    assert [int(op) for op in Opcode] == list(range(38)), "the numbers are the protocol's"
 
 
 @pytest.mark.parametrize("op", [-1, 38, 255])
@@ -265,8 +285,8 @@ def test_unknown_opcode_is_an_invalid_program(op: int) -> None:
     assert refused.value.hint
 
 
-@given(st.sampled_from(list(Op)), WORDS, WORDS, WORDS)
-def test_every_operation_gives_a_word_for_every_words(op: Op, a: int, b: int, c: int) -> None:
+@given(st.sampled_from(list(Opcode)), WORDS, WORDS, WORDS)
+def test_every_operation_gives_a_word_for_every_words(op: Opcode, a: int, b: int, c: int) -> None:
     assert 0 <= apply(op, a, b, c) < 2**32
 
 
@@ -276,4 +296,4 @@ def test_golden_vectors_are_the_specification_s(vectors: Path) -> None:
         "regenerate with python -m tests.support.scalar_vectors, and say why the meaning changed"
     )
     for op, a, b, c, result in json.loads(committed)["vectors"]:
-        assert apply(Op[op.upper()], int(a, 16), int(b, 16), int(c, 16)) == int(result, 16), (op, a, b, c)
+        assert apply(Opcode[op.upper()], int(a, 16), int(b, 16), int(c, 16)) == int(result, 16), (op, a, b, c)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.numerics.scalar import Op as Opcode
-from lockstep.numerics.validate import check_schedule, validate
+from lockstep.numerics.scalar import Opcode
+from lockstep.numerics.validate import check_programs, validate
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Quant, Tag, View
@@ -322,7 +322,7 @@ def a_merge() -> Program:
 
 
 def test_a_sound_schedule_passes() -> None:
-    check_schedule(a_step(), an_encode(), a_merge(), Params())
+    check_programs(a_step(), an_encode(), a_merge(), Params())
 
 
 def changed(entries: list, at: int, entry: object) -> list:
@@ -341,13 +341,13 @@ def test_a_slot_state_of_another_layout_is_refused(which: str, message: str) -> 
     moved = b.map((12,), [b.input(0)], lambda e, x: e.fneg(x))
     step = b.finish([moved, *(None if e is None else b.input(k + 1) for k, e in enumerate(entries[1:]))])
     with pytest.raises(ProgramInvalid, match=message):
-        check_schedule(step, an_encode(), a_merge(), Params())
+        check_programs(step, an_encode(), a_merge(), Params())
 
 
 def test_a_step_that_leaves_another_layout_is_refused() -> None:
     step = a_step()
     with pytest.raises(ProgramInvalid, match="step output entry 4"):
-        check_schedule(
+        check_programs(
             replace(step, outputs=changed(list(step.outputs), 4, Alias(0))), an_encode(), a_merge(), Params()
         )
 
@@ -356,13 +356,13 @@ def test_an_encode_of_another_state_is_refused() -> None:
     encode = an_encode()
     inputs = tuple(changed(list(encode.inputs), 5, None))
     with pytest.raises(ProgramInvalid, match="encode input entry 5"):
-        check_schedule(a_step(), replace(encode, inputs=inputs), a_merge(), Params())
+        check_programs(a_step(), replace(encode, inputs=inputs), a_merge(), Params())
 
 
 def test_an_encode_that_leaves_more_than_the_payload_is_refused() -> None:
     encode = an_encode()
     with pytest.raises(ProgramInvalid, match="encode output entry 1"):
-        check_schedule(a_step(), replace(encode, outputs=(encode.outputs[0], Alias(2, 2))), a_merge(), Params())
+        check_programs(a_step(), replace(encode, outputs=(encode.outputs[0], Alias(2, 2))), a_merge(), Params())
 
 
 @pytest.mark.parametrize(("at", "entry"), [(0, (F32, 11)), (9, None), (11, P), (12, (F32, 4)), (5, P)])
@@ -374,28 +374,28 @@ def test_a_merge_of_another_state_is_refused(at: int, entry: object) -> None:
         ops = (replace(ops[0], extents=(11,), cumulative=11),)
     inputs = tuple(changed(list(merge.inputs), at, header))
     with pytest.raises(ProgramInvalid, match=f"merge input entry {at}"):
-        check_schedule(a_step(), an_encode(), replace(merge, ops=ops, inputs=inputs), Params())
+        check_programs(a_step(), an_encode(), replace(merge, ops=ops, inputs=inputs), Params())
 
 
 def test_a_merge_that_leaves_another_layout_is_refused() -> None:
     merge = a_merge()
     outputs = (merge.outputs[0], Alias(0), Alias(0), Alias(0))
     with pytest.raises(ProgramInvalid, match="merge output entry 2"):
-        check_schedule(a_step(), an_encode(), replace(merge, outputs=outputs), Params())
+        check_programs(a_step(), an_encode(), replace(merge, outputs=outputs), Params())
 
 
 def test_rows_of_another_length_are_refused() -> None:
     with pytest.raises(ProgramInvalid, match=r"step: op 0 .* rows of 6"):
-        check_schedule(a_step(6), an_encode(), a_merge(), Params())
+        check_programs(a_step(6), an_encode(), a_merge(), Params())
 
 
 def test_a_payload_shallower_than_the_state_is_refused() -> None:
     with pytest.raises(ProgramInvalid, match="depths"):
-        check_schedule(a_step(), an_encode(), a_merge(), Params(shared_depth=3))
+        check_programs(a_step(), an_encode(), a_merge(), Params(shared_depth=3))
 
 
 def test_the_broken_program_is_named() -> None:
     encode = an_encode()
     broken = replace(encode, ops=(replace(encode.ops[0], cumulative=1),))
     with pytest.raises(ProgramInvalid, match="encode: op 0"):
-        check_schedule(a_step(), broken, a_merge(), Params())
+        check_programs(a_step(), broken, a_merge(), Params())

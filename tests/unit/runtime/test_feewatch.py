@@ -43,21 +43,21 @@ def base_fee(world: World, gwei: int) -> None:
 def test_a_fee_above_the_bound_is_told_at_both_ends(world: World, outbox: Outbox) -> None:
     told, now, vitals = list[tuple[str, dict[str, Any]]](), [10.0], Vitals()
     watch = FeeWatch(outbox, lambda name, **fields: told.append((name, fields)), lambda: now[0], vitals)
-    assert (watch.look(world.head), told, vitals.held) == ("", [], "")
+    assert (watch.poll(world.head), told, vitals.held) == ("", [], "")
     base_fee(world, 9)
     call = world.contracts.vault.request_unbond(1)  # type: ignore[arg-type]
     with pytest.raises(TryLater):
         outbox.submit(call, "unbond", check=False)
-    held = watch.look(world.head)
-    assert watch.look(world.head) == held, "asked once a head"
+    held = watch.poll(world.head)
+    assert watch.poll(world.head) == held, "asked once a head"
     assert held.endswith("waits: the base fee is 9 gwei per unit of gas, above the bound of 5 gwei")
-    assert watch.look(world.head) == held == vitals.held
+    assert watch.poll(world.head) == held == vitals.held
     assert told == [("held", {"message": held})], "once"
     now[0] += 7
     base_fee(world, 2)
-    assert (watch.look(world.head), vitals.held) == ("", "")
+    assert (watch.poll(world.head), vitals.held) == ("", "")
     outbox.submit(call, "unbond", check=False)
-    assert watch.look(world.head) == ""
+    assert watch.poll(world.head) == ""
     assert told[1:] == [("released", {"seconds": 7.0})], "once"
 
 

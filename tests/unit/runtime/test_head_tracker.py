@@ -19,7 +19,7 @@ def requests(block_seconds: float, hours: float = 1.0, tick: float = 0.25) -> tu
 
     tracker, seen, start = HeadTracker(ask, tick, lambda: now), 0, 0
     while now < 60 + 3600 * hours:
-        number = tracker.look().number
+        number = tracker.poll().number
         if number != seen:
             late = max(late, now - number * block_seconds)
             seen = number
@@ -44,7 +44,7 @@ def test_a_chain_whose_pace_is_unknown_is_asked_ever_more_rarely() -> None:
     tracker = HeadTracker(lambda: Head(7, Seconds(0)), 0.25, lambda: now)
     waits = []
     for now in (0.0, 2.0, 6.0, 10_000.0):
-        tracker.look()
+        tracker.poll()
         waits.append(tracker._next - now)
     assert waits == [0.25, 0.5, 1.5, LOOK_SECONDS]
 

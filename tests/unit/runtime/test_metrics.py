@@ -174,7 +174,7 @@ def test_a_sampler_asks_while_somebody_looks() -> None:
     wait(1)
     time.sleep(0.3)
     assert len(asked) == 1, "nobody looked"
-    assert sampler.look() is not None
+    assert sampler.poll() is not None
     wait(2)
     time.sleep(0.3)
     assert len(asked) == 2
@@ -186,14 +186,14 @@ def test_a_sample_from_before_a_pause_is_not_told_and_one_of_an_outage_is(monkey
     # The second reading fails, and all that follow.
     sampler = metrics.Sampler(left.pop, seconds=0.01)
     end = time.monotonic() + PATIENCE
-    while sampler.look() is None:
+    while sampler.poll() is None:
         assert time.monotonic() < end
         time.sleep(0.01)
     while not sampler.failures:
-        assert sampler.look() is not None
+        assert sampler.poll() is not None
         assert time.monotonic() < end
         time.sleep(0.01)
-    assert sampler.look() is not None
+    assert sampler.poll() is not None
     monkeypatch.setattr(metrics, "PAUSE_SECONDS", 0.0)
-    assert sampler.look() is None
+    assert sampler.poll() is None
     sampler.close()

@@ -11,14 +11,14 @@ from eth_account import Account
 
 from lockstep.chain.contracts import Call
 from lockstep.chain.outbox import Outbox
-from lockstep.market.acts import Act, Do
+from lockstep.market.acts import Action, ActionKind
 from lockstep.protocol.errors import FundsError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Wei
 from lockstep.runtime.sender import Sender
 from tests.support.world import World
 
-ACT = Act(Do.JOIN, 0, 1)
+ACT = Action(ActionKind.JOIN, 0, 1)
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Desk:
 
     world: World
     outbox: Outbox
-    sender: Sender[Act]
+    sender: Sender[Action]
 
     def join(self, slot: int = 1, r: int = 0) -> Call:
         return self.world.contracts.market.join(self.world.job, r, slot)

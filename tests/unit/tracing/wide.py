@@ -11,9 +11,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from lockstep.numerics.reference import philox
-from lockstep.numerics.scalar import Op
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.program import F32, Alias, Fold, Kind, Program, Quant, Tag, View
-from lockstep.protocol.programs.program import Op as ProgramOp
+from lockstep.protocol.programs.program import Opcode as ProgramOp
 
 Array = np.ndarray
 SEED = bytes(range(32))
@@ -45,7 +45,7 @@ def run(program: Program, state: list[Array | None], rows: Array | None = None, 
             registers = [read(v, shape) for v in op.views]
             for instr in op.instrs:
                 arguments = [registers[r] for r in (instr.a, instr.b, instr.c)] if registers else []
-                registers.append(_INSTRUCTIONS[Op(instr.op)](instr.imm, *arguments))
+                registers.append(_INSTRUCTIONS[Opcode(instr.op)](instr.imm, *arguments))
             result = _float(registers[-1]) if op.dtype == F32 else _int(registers[-1])
             result = np.array(np.broadcast_to(result, shape))
         elif op.is_qdot:
@@ -171,41 +171,43 @@ def _trunc_div(a, b):
 
 
 _INSTRUCTIONS = {
-    Op.MOV: lambda _imm, a, *_: a,
-    Op.IMM: lambda imm, *_: np.array(imm, np.uint32).view(np.int32).astype(np.int64),
-    Op.FADD: _floats(np.add),
-    Op.FSUB: _floats(np.subtract),
-    Op.FMUL: _floats(np.multiply),
-    Op.FDIV: _floats(np.divide),
-    Op.FFMA: _floats(lambda a, b, c: a * b + c, 3),
-    Op.FSQRT: _floats(np.sqrt, 1),
-    Op.FNEG: _floats(np.negative, 1),
-    Op.FABS: _floats(np.abs, 1),
-    Op.FMIN: _floats(np.minimum),
-    Op.FMAX: _floats(np.maximum),
-    Op.FEXP: _floats(np.exp, 1),
-    Op.FLOG: _floats(np.log, 1),
-    Op.FTANH: _floats(np.tanh, 1),
-    Op.FLT: _floats(lambda a, b: (a < b).astype(np.int64)),
-    Op.FLE: _floats(lambda a, b: (a <= b).astype(np.int64)),
-    Op.FEQ: _floats(lambda a, b: (a == b).astype(np.int64)),
-    Op.SELECT: _select,
-    Op.IADD: _ints(np.add),
-    Op.ISUB: _ints(np.subtract),
-    Op.IMUL: _ints(np.multiply),
-    Op.IDIV: _ints(_trunc_div),
-    Op.IREM: _ints(lambda a, b: a - _trunc_div(a, b) * b),
-    Op.IAND: _ints(np.bitwise_and),
-    Op.IOR: _ints(np.bitwise_or),
-    Op.IXOR: _ints(np.bitwise_xor),
-    Op.ISHL: _ints(lambda a, b: a << (b & 31)),
-    Op.ISHR: _ints(lambda a, b: a >> (b & 31)),
-    Op.ILT: _ints(lambda a, b: a < b),
-    Op.ILE: _ints(lambda a, b: a <= b),
-    Op.IEQ: _ints(lambda a, b: a == b),
-    Op.IMIN: _ints(np.minimum),
-    Op.IMAX: _ints(np.maximum),
-    Op.I2F: lambda _imm, a, *_: _int(a).astype(np.float64),
-    Op.F2I: lambda _imm, a, *_: np.clip(np.rint(np.nan_to_num(_float(a), nan=0)), -(2**31), 2**31 - 1).astype(np.int64),
-    Op.FCANON: lambda _imm, a, *_: _float(a),
+    Opcode.MOV: lambda _imm, a, *_: a,
+    Opcode.IMM: lambda imm, *_: np.array(imm, np.uint32).view(np.int32).astype(np.int64),
+    Opcode.FADD: _floats(np.add),
+    Opcode.FSUB: _floats(np.subtract),
+    Opcode.FMUL: _floats(np.multiply),
+    Opcode.FDIV: _floats(np.divide),
+    Opcode.FFMA: _floats(lambda a, b, c: a * b + c, 3),
+    Opcode.FSQRT: _floats(np.sqrt, 1),
+    Opcode.FNEG: _floats(np.negative, 1),
+    Opcode.FABS: _floats(np.abs, 1),
+    Opcode.FMIN: _floats(np.minimum),
+    Opcode.FMAX: _floats(np.maximum),
+    Opcode.FEXP: _floats(np.exp, 1),
+    Opcode.FLOG: _floats(np.log, 1),
+    Opcode.FTANH: _floats(np.tanh, 1),
+    Opcode.FLT: _floats(lambda a, b: (a < b).astype(np.int64)),
+    Opcode.FLE: _floats(lambda a, b: (a <= b).astype(np.int64)),
+    Opcode.FEQ: _floats(lambda a, b: (a == b).astype(np.int64)),
+    Opcode.SELECT: _select,
+    Opcode.IADD: _ints(np.add),
+    Opcode.ISUB: _ints(np.subtract),
+    Opcode.IMUL: _ints(np.multiply),
+    Opcode.IDIV: _ints(_trunc_div),
+    Opcode.IREM: _ints(lambda a, b: a - _trunc_div(a, b) * b),
+    Opcode.IAND: _ints(np.bitwise_and),
+    Opcode.IOR: _ints(np.bitwise_or),
+    Opcode.IXOR: _ints(np.bitwise_xor),
+    Opcode.ISHL: _ints(lambda a, b: a << (b & 31)),
+    Opcode.ISHR: _ints(lambda a, b: a >> (b & 31)),
+    Opcode.ILT: _ints(lambda a, b: a < b),
+    Opcode.ILE: _ints(lambda a, b: a <= b),
+    Opcode.IEQ: _ints(lambda a, b: a == b),
+    Opcode.IMIN: _ints(np.minimum),
+    Opcode.IMAX: _ints(np.maximum),
+    Opcode.I2F: lambda _imm, a, *_: _int(a).astype(np.float64),
+    Opcode.F2I: lambda _imm, a, *_: np.clip(np.rint(np.nan_to_num(_float(a), nan=0)), -(2**31), 2**31 - 1).astype(
+        np.int64
+    ),
+    Opcode.FCANON: lambda _imm, a, *_: _float(a),
 }

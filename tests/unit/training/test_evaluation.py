@@ -16,7 +16,7 @@ from lockstep.execution.jobs import subtree_root
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.trace import tensor_root
-from lockstep.numerics.validate import check_schedule
+from lockstep.numerics.validate import check_programs
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import PayloadInvalid, UsageError
 from lockstep.protocol.programs import defects
@@ -157,7 +157,7 @@ def test_an_evaluation_could_be_defended_and_not_be_voided(name: str, slots: int
         invalid.sound().job, step_program=step.root, encode_program=encode.root, merge_program=merge.root,
         slots=slots, shared_depth=job.shared_depth, payload_depth=job.payload_depth, row_length=job.dataset.row_tokens,
     )  # fmt: skip
-    check_schedule(job.programs.step, job.programs.encode, job.programs.merge, params)
+    check_programs(job.programs.step, job.programs.encode, job.programs.merge, params)
     assert defects.find(Held(params, (step, encode, merge))) is None
 
 

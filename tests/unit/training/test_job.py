@@ -12,7 +12,7 @@ import torch
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.reference import drawn_row
-from lockstep.numerics.validate import check_schedule
+from lockstep.numerics.validate import check_programs
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import Held, ProgramParts
@@ -20,7 +20,7 @@ from lockstep.storage.dataset import Dataset
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import load_carry, load_payload, store_carry, store_payload, wire_length
 from lockstep.training.baseline import flat_parameters, load_parameters
-from lockstep.training.job import Batch, Programs, build_programs, training_job
+from lockstep.training.job import Batch, TracedPrograms, build_programs, training_job
 from lockstep.training.models import GPT, GPTConfig, next_token_loss
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters
@@ -186,13 +186,13 @@ def test_a_job_with_a_carry_could_be_defended_and_cannot_be_voided() -> None:
     assert not_voided(programs, {"shared_depth": 2, "payload_depth": 2, "carry": 1, "slots": 3, "row_length": ROW})
 
 
-def not_voided(programs: Programs, shape: dict[str, int]) -> bool:
+def not_voided(programs: TracedPrograms, shape: dict[str, int]) -> bool:
     """A job of this shape passes its parties' checks, and no evidence against it holds."""
     parts = tuple(ProgramParts.of(p) for p in (programs.step, programs.encode, programs.merge))
     names = ("step_program", "encode_program", "merge_program")
     roots = {name: part.root for name, part in zip(names, parts, strict=True)}
     params = replace(invalid.sound().job, **roots, **shape)
-    check_schedule(programs.step, programs.encode, programs.merge, params)
+    check_programs(programs.step, programs.encode, programs.merge, params)
     return defects.find(Held(params, parts)) is None
 
 

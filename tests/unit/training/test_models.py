@@ -15,7 +15,7 @@ from torch import nn
 from lockstep.execution.jobs import TrainingJob
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
-from lockstep.numerics.validate import check_schedule
+from lockstep.numerics.validate import check_programs
 from lockstep.protocol.errors import PayloadInvalid, UsageError
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import Held, ProgramParts
@@ -134,7 +134,7 @@ def test_job_of_a_model_could_be_defended(name: str) -> None:
         row_length = small(name)[1]
 
     _, job = job_of(name)
-    check_schedule(job.programs.step, job.programs.encode, job.programs.merge, Params())
+    check_programs(job.programs.step, job.programs.encode, job.programs.merge, Params())
 
 
 @pytest.mark.sampled(1)

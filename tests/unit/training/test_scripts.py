@@ -22,7 +22,7 @@ from lockstep.tracing.known import MAX_ELEMENTS
 from lockstep.training import evaluation
 from lockstep.training.baseline import flat_parameters
 from lockstep.training.gradients import gradient
-from lockstep.training.job import Batch, Programs, build_programs, mean_loss
+from lockstep.training.job import Batch, TracedPrograms, build_programs, mean_loss
 from lockstep.training.losses import Loss
 from lockstep.training.parameters import first_statistics, layout_of, unallocated, unallocated_statistics
 from lockstep.training.strategies import diloco
@@ -280,7 +280,7 @@ def squares(model: Callable[..., Tensor], rows: Tensor) -> Tensor:
     return model(rows / 32).square().mean()
 
 
-def built(model: nn.Module, value: Loss) -> Programs:
+def built(model: nn.Module, value: Loss) -> TracedPrograms:
     return build_programs(model, value, diloco.Spec(inner_steps=2), batch=Batch(2, 9), rounds=1, slots=2)
 
 

@@ -13,7 +13,7 @@ from lockstep.client import _params
 from lockstep.execution.jobs import carry_of, check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
-from lockstep.numerics.validate import check_schedule
+from lockstep.numerics.validate import check_programs
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import LoweringError, PayloadInvalid, UsageError
 from lockstep.protocol.market.job_rules import ChainTimes
@@ -32,7 +32,7 @@ from lockstep.storage.payload import (
     store_payload,
 )
 from lockstep.training.export import load_model, save_model
-from lockstep.training.job import Batch, Programs, build_programs, training_job
+from lockstep.training.job import Batch, TracedPrograms, build_programs, training_job
 from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, describe, next_token_loss
 from lockstep.training.parameters import Layout, initial_parameters, layout_of, without_weights
 from lockstep.training.strategies import diloco
@@ -49,7 +49,7 @@ def spec(carry: bool) -> diloco.Spec:
     return diloco.Spec(inner_steps=H, payload="int8-block", carry=carry)
 
 
-def built(carry: bool, shard: int = SHARD) -> Programs:
+def built(carry: bool, shard: int = SHARD) -> TracedPrograms:
     return traced.build_programs(
         GPT(CONFIG), next_token_loss, spec(carry), batch=BATCH, rounds=2, slots=SLOTS, shard_elements=shard
     )
@@ -74,7 +74,7 @@ def joined(shards: list[np.ndarray], layout: Layout) -> np.ndarray:
     return layout_of(GPT(CONFIG)).join(named).numpy()
 
 
-def after_a_round(programs: Programs, flat: np.ndarray, carry: bool) -> tuple[list, list]:
+def after_a_round(programs: TracedPrograms, flat: np.ndarray, carry: bool) -> tuple[list, list]:
     """(state after H steps of round 1, what encode puts out) from `flat`, moments zero."""
     shards = moved(flat, programs.layout)
     zeros = [np.zeros_like(s) for s in shards]
@@ -146,7 +146,7 @@ def test_a_job_of_shards_could_be_defended_and_cannot_be_voided(carry: bool) -> 
     roots = {name: part.root for name, part in zip(names, parts, strict=True)}
     shape = {"shared_depth": shared, "payload_depth": payload, "carry": int(carry), "slots": SLOTS, "row_length": ROW}
     params = replace(invalid.sound().job, **roots, **shape)
-    check_schedule(programs.step, programs.encode, programs.merge, params)
+    check_programs(programs.step, programs.encode, programs.merge, params)
     assert defects.find(Held(params, parts)) is None
 
 
@@ -166,7 +166,7 @@ def test_an_evaluation_of_shards_finds_the_same_loss(slots: int) -> None:
             invalid.sound().job, shared_depth=sections.shared_depth, payload_depth=sections.payload_depth, carry=0,
             slots=slots, row_length=ROW,
         )  # fmt: skip
-        check_schedule(programs.step, programs.encode, programs.merge, params)
+        check_programs(programs.step, programs.encode, programs.merge, params)
     assert sums[0] == sums[1]
 
 

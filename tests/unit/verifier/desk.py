@@ -1,6 +1,6 @@
 """A verifier on a market in memory: the chain's own bytes, claims of support/constant.py in the place of replays.
 
-desk.look()          # a turn of its loop, and what was begun beside it is over
+desk.poll()          # a turn of its loop, and what was begun beside it is over
 desk.told("audited") # what it wrote to stdout
 """
 
@@ -131,7 +131,7 @@ class Desk:
         self.journal = Journal(self.home)
         self.verifier = Verifier(self.party, self.journal, **self.options)
         # A test's blocks come faster than any chain's: each look sees the latest.
-        self.verifier._head_tracker = SimpleNamespace(look=self.party.head)  # type: ignore[assignment]
+        self.verifier._head_tracker = SimpleNamespace(poll=self.party.head)  # type: ignore[assignment]
 
     def stop(self) -> None:
         """It is over, as far as it came."""
@@ -145,10 +145,10 @@ class Desk:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def look(self, blocks: int = 1, *, draining: bool = False) -> None:
+    def poll(self, blocks: int = 1, *, draining: bool = False) -> None:
         """Turns of the loop, each at a new block; what was begun beside it ends before the next."""
         for _ in range(blocks):
-            self.verifier.look(draining)
+            self.verifier.poll(draining)
             self._settled()
             self.world.devnet.mine(1)
 
@@ -157,7 +157,7 @@ class Desk:
         end = time.monotonic() + SECONDS
         while len(self.told(name)) < count:
             assert time.monotonic() < end, (name, self.events)
-            self.look(draining=draining)
+            self.poll(draining=draining)
         return self.told(name)[-1]
 
     def told(self, name: str, **fields: Any) -> list[dict[str, Any]]:

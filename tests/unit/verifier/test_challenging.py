@@ -15,7 +15,7 @@ from lockstep.protocol.types import Cid, ClaimId, Seconds
 from lockstep.runtime.backoff import Backoff
 from verifier import decide
 from verifier.challenging import LIST_TRIES, Challenger
-from verifier.lists import Lists
+from verifier.root_lists import Lists
 
 REVEALED, DUE, LATE = 1000, 1300, 1325
 """The claim is made public, its list is due, and nothing that is still being fetched is waited for."""
@@ -41,7 +41,7 @@ class Opened(Challenger):
         self.opened: list[tuple[ClaimId, int | None]] = []
         self.failing: dict[ClaimId, Exception] = {}
 
-    def look(self, view: Any) -> None:
+    def poll(self, view: Any) -> None:
         """A look, and another once what it asked for was fetched."""
         self.step(view)
         wait(self._lists._executor._work.values())
@@ -81,7 +81,7 @@ def test_a_list_that_nobody_answers_for_is_none_after_a_few_tries_or_when_it_was
     tries = LIST_TRIES if now < DUE else 1
     for i in range(tries):
         assert not challenger.opened, i
-        challenger.look(at(now + i * decide.RETRY_SECONDS))
+        challenger.poll(at(now + i * decide.RETRY_SECONDS))
     assert challenger.opened == [(ClaimId(bytes(32)), None)]
     assert store.asked == tries
     assert not len(challenger)
@@ -93,10 +93,10 @@ def test_a_list_for_which_enough_was_asked_is_asked_for_no_more() -> None:
     at, claim = scene(challenger), ClaimId(bytes(32))
     challenger.failing[claim] = Unreachable("the store that a step needs")
     for i in range(LIST_TRIES + 3):
-        challenger.look(at(REVEALED + i * decide.RETRY_SECONDS))
+        challenger.poll(at(REVEALED + i * decide.RETRY_SECONDS))
     assert store.asked == LIST_TRIES
     challenger.failing.clear()
-    challenger.look(at(DUE))
+    challenger.poll(at(DUE))
     assert challenger.opened == [(claim, None)]
     assert not challenger._unanswered, "what was counted for a claim goes with it"
 
@@ -105,7 +105,7 @@ def test_a_claim_for_which_nobody_answers_keeps_no_other_from_being_challenged()
     challenger = Opened(Silent())
     at = scene(challenger, 3)
     challenger.failing[ClaimId(bytes(32))] = Unreachable("the store that a step needs")
-    challenger.look(at(DUE))
+    challenger.poll(at(DUE))
     assert [claim[0] for claim, _ in challenger.opened] == [1, 2]
     assert len(challenger) == 1, "it is tried again"
 

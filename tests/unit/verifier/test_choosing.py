@@ -70,13 +70,18 @@ class Day:
     told: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        teller = SimpleNamespace(
-            tell=lambda event, **more: self.told.append((event, more)), audited=lambda *given, **more: None
+        printer = SimpleNamespace(
+            print_event=lambda event, **more: self.told.append((event, more)), audited=lambda *given, **more: None
         )
         journal = SimpleNamespace(remember=lambda *given: None, matched=lambda *given: False)
         self.backlog = Backlog(
-            journal, teller, Backoff(1.0), Refusals(self.home), volunteers=True, witnesses=False  # type: ignore[arg-type]
-        )  # fmt: skip
+            journal,
+            printer,
+            Backoff(1.0),
+            Refusals(self.home),
+            volunteers=True,
+            witnesses=False,  # type: ignore[arg-type]
+        )
         seats = SimpleNamespace(empty=lambda view: [])
         jobs = SimpleNamespace(stop=lambda *given: None)
         nothing: Any = None

@@ -55,11 +55,11 @@ def test_a_verifier_leaves_once_its_last_game_is_final(world: World, desk_of: An
     desk.until("won")
     desk.until("withdrawn", draining=True)
     over = world.head
-    assert not desk.verifier._at_rest(desk.verifier.look(True)), "a reorganisation could still bring the game back"
+    assert not desk.verifier._at_rest(desk.verifier.poll(True)), "a reorganisation could still bring the game back"
     world.devnet.mine(SAFE)
-    assert not desk.verifier._at_rest(desk.verifier.look(True)), "safe is not final"
+    assert not desk.verifier._at_rest(desk.verifier.poll(True)), "safe is not final"
     world.devnet.mine(over + FINAL - world.head)
-    assert desk.verifier._at_rest(desk.verifier.look(True))
+    assert desk.verifier._at_rest(desk.verifier.poll(True))
 
 
 @pytest.mark.sampled(1)
@@ -149,9 +149,9 @@ def test_a_key_that_moves_to_a_new_home_leaves_no_earlier_than_the_old_one(world
         file.unlink()
     old.start()
     assert not old.party.outbox.keys("")
-    assert not old.verifier._at_rest(old.verifier.look(True)), "a reorganisation could still bring the game back"
+    assert not old.verifier._at_rest(old.verifier.poll(True)), "a reorganisation could still bring the game back"
     world.devnet.mine(3)
-    assert old.verifier._at_rest(old.verifier.look(True))
+    assert old.verifier._at_rest(old.verifier.poll(True))
 
 
 def test_a_verifier_rests_since_the_block_of_its_ledger(
@@ -166,7 +166,7 @@ def test_a_verifier_rests_since_the_block_of_its_ledger(
         read()
 
     monkeypatch.setattr(desk.verifier._market, "read", reads_late)
-    view = desk.verifier.look(True)
+    view = desk.verifier.poll(True)
     assert (view.head.number, view.block) == (late, late + 4), "blocks came between the head and its events"
     assert not desk.verifier._idle.at(late + 3), "up to there something may have been at stake"
     assert desk.verifier._idle.at(late + 4)
@@ -174,13 +174,13 @@ def test_a_verifier_rests_since_the_block_of_its_ledger(
 
 def test_a_verifier_that_begins_anew_leaves_no_earlier_than_it_would_have(world: World, desk_of: Any) -> None:
     desk = desk_of(world, finality="3")
-    assert desk.verifier._at_rest(desk.verifier.look(True)), "a home that has sent nothing"
+    assert desk.verifier._at_rest(desk.verifier.poll(True)), "a home that has sent nothing"
     desk.party.outbox.send(world.contracts.token.mint(desk.party.address, Wei(1)), "mint")
     desk.stop()
     desk.start()
-    assert not desk.verifier._at_rest(desk.verifier.look(True))
+    assert not desk.verifier._at_rest(desk.verifier.poll(True))
     world.devnet.mine(3)
-    assert desk.verifier._at_rest(desk.verifier.look(True))
+    assert desk.verifier._at_rest(desk.verifier.poll(True))
 
 
 def test_a_draining_verifier_stays_where_no_final_block_is_named(
@@ -197,9 +197,9 @@ def test_a_draining_verifier_stays_where_no_final_block_is_named(
     desk.verifier._idle.see(True, 1)
     first = world.head
     for _ in range(3):
-        assert not desk.verifier._at_rest(desk.verifier.look(True))
+        assert not desk.verifier._at_rest(desk.verifier.poll(True))
     world.devnet.mine(1)
-    assert not desk.verifier._at_rest(desk.verifier.look(True))
+    assert not desk.verifier._at_rest(desk.verifier.poll(True))
     assert asked == [first, first + 1], "once a head, and no error"
 
 

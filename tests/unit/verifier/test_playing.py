@@ -15,7 +15,7 @@ from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import NotFoundError
 from lockstep.protocol.types import Address, ClaimId, GameId, Seconds
 from lockstep.runtime.party import Head
-from verifier.playing import Seats
+from verifier.playing import GamePlayers
 from verifier.reading import MarketView
 
 ME, OTHER = (Address("0x" + c * 40) for c in "ab")
@@ -30,7 +30,7 @@ class Told:
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
 
-    def tell(self, name: str, **fields: Any) -> None:
+    def print_event(self, name: str, **fields: Any) -> None:
         self.events.append((name, fields))
 
 
@@ -54,7 +54,7 @@ def told() -> Told:
 @pytest.fixture
 def seats(tmp_path: Path, told: Told) -> Any:
     party: Any = SimpleNamespace(address=ME, outbox=None)
-    made = Seats(party, Games({1: 300, 2: 100}), States(tmp_path, 1 << 20), told)  # type: ignore[arg-type]
+    made = GamePlayers(party, Games({1: 300, 2: 100}), States(tmp_path, 1 << 20), told)  # type: ignore[arg-type]
     yield made
     made.close()
 
@@ -66,14 +66,14 @@ def view(*games: GameRecord) -> MarketView:
     return MarketView(ledger, {}, Head(1, Seconds(1)), False, 1)
 
 
-def test_empty_seats_are_own_running_games_the_earliest_deadline_first(seats: Seats) -> None:
+def test_empty_seats_are_own_running_games_the_earliest_deadline_first(seats: GamePlayers) -> None:
     running = (game(1), game(2), game(3), game(4, OTHER), replace(game(5), verdict=Verdict.FRAUD))
     assert [g.id[0] for g in seats.empty(view(*running))] == [3, 2, 1], "one that cannot be read may be the first"
     seats.sit(running[1].id, running[1].claim, HELD)
     assert [g.id[0] for g in seats.empty(view(*running))] == [3, 1]
 
 
-def test_an_end_is_told_once_and_frees_the_seat(seats: Seats, told: Told) -> None:
+def test_an_end_is_told_once_and_frees_the_seat(seats: GamePlayers, told: Told) -> None:
     sat, before = game(1), replace(game(2), verdict=Verdict.FRAUD)
     seats.sit(sat.id, sat.claim, HELD)
     assert not seats.at_rest(view(sat, before))
@@ -86,7 +86,7 @@ def test_an_end_is_told_once_and_frees_the_seat(seats: Seats, told: Told) -> Non
     assert len(seats) == 0
 
 
-def test_a_game_that_a_reorganisation_undid_is_left_and_its_claim_named(seats: Seats) -> None:
+def test_a_game_that_a_reorganisation_undid_is_left_and_its_claim_named(seats: GamePlayers) -> None:
     sat, undone = game(1), game(2)
     for g in (sat, undone):
         seats.sit(g.id, g.claim, HELD)

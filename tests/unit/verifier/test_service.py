@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from lockstep.cli.refused import forget
+from lockstep.cli.retry import forget
 from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.invalidity import Undefendable
 from lockstep.protocol.errors import (
@@ -61,7 +61,7 @@ def desk(world: World, desk_of: Any) -> Desk:
 
 def to_the_end(desk: Desk) -> dict[str, Any]:
     """The liar never answers, and its clock runs out."""
-    desk.look(3)
+    desk.poll(3)
     desk.world.pass_to(desk.world.now + 2 * desk.world.params.windows.clock_seconds)
     return desk.until("won")
 
@@ -79,7 +79,7 @@ def test_a_lie_is_audited_challenged_and_won(desk: Desk, world: World) -> None:
     assert (won["game"], won["verdict"]) == (challenged["game"], "timeout")
     assert world.contracts.market.claim(claims[LIAR]).status == ClaimStatus.CONVICTED
     assert desk.until("withdrawn", draining=True)["amount"] != "0"
-    assert desk.verifier._at_rest(desk.verifier.look(True))
+    assert desk.verifier._at_rest(desk.verifier.poll(True))
     assert len(desk.told("won")) == len(desk.told("challenged")) == 1
 
 
@@ -87,7 +87,7 @@ def test_who_is_killed_sits_down_again_and_opens_nothing_twice(desk: Desk) -> No
     desk.until("challenged")
     desk.stop()
     desk.start()
-    assert not desk.verifier._at_rest(desk.verifier.look(True)), "its game runs, though nobody sits at it yet"
+    assert not desk.verifier._at_rest(desk.verifier.poll(True)), "its game runs, though nobody sits at it yet"
     to_the_end(desk)
     assert len(desk.told("challenged")) == 1
     assert desk.replays.begun[-1] == desk.world.claim_id(LIAR), "the game's claim is held again"
@@ -115,7 +115,7 @@ def test_a_node_that_refuses_a_job_of_its_logs_is_asked_again(
     with monkeypatch.context() as patch:
         patch.setattr(desk.verifier._market._market, "params", refused)
         with pytest.raises(TryLater, match="which its logs name"):
-            desk.verifier.look()
+            desk.verifier.poll()
     desk.until("challenged")
 
 
@@ -128,9 +128,9 @@ def test_without_a_chain_no_part_goes_on_and_the_block_is_looked_at_again(
     with monkeypatch.context() as patch:
         patch.setattr(Challenger, "step", failing)
         with pytest.raises(Unreachable):
-            desk.verifier.look()
+            desk.verifier.poll()
         assert not desk.replays.begun
-    desk.verifier.look()
+    desk.verifier.poll()
     desk._settled()
     assert desk.replays.begun, "the same block"
 
@@ -159,7 +159,7 @@ def test_a_game_that_cannot_be_opened_yet_is_opened_later_and_one_that_never_can
     if stays:
         desk.until("challenged")
     else:
-        desk.look(10)
+        desk.poll(10)
         assert not desk.told("challenged")
 
 
@@ -184,10 +184,10 @@ def test_a_claim_that_comes_again_with_another_trace_is_audited_again(
         world.devnet.revert(mark)
         world.to(Phase.ATTESTING, lies={LIAR: then})
         desk.until("audited", 3)
-        desk.look()
+        desk.poll()
         assert len(desk.verifier._challenger) == (then is Lie.VALUE), "the other trace is not challenged any more"
     assert [e["verdict"] for e in desk.told("audited", claim=claim.hex())] == verdicts
-    desk.look(10)
+    desk.poll(10)
     assert len(desk.told("challenged")) == (then is Lie.VALUE)
 
 
@@ -202,9 +202,9 @@ def test_a_refused_game_is_given_up_when_the_claim_s_window_is_over(
         desk.until("audited", 2)
         assert len(desk.verifier._challenger) == 1
         desk.world.pass_to(desk.world.now + desk.world.params.windows.challenge_seconds)
-        desk.look(3)
+        desk.poll(3)
         assert len(desk.verifier._challenger) == 0
-    desk.look(10)
+    desk.poll(10)
     assert not desk.told("challenged")
 
 
@@ -232,7 +232,7 @@ def test_a_claim_whose_data_cannot_be_had_rests_and_is_told_of_once(desk: Desk) 
     claim = desk.world.claim_id(0)
     desk.replays.failing[claim] = BlobMissing("nobody holds it")
     desk.until("audited", 2)
-    desk.look(12)
+    desk.poll(12)
     assert len(desk.told("audited", claim=claim.hex(), verdict="unavailable", reason="blob_missing")) == 1
     tries = desk.replays.begun.count(claim)
     assert 1 < tries <= 4, "five seconds of chain time apart"
@@ -250,7 +250,7 @@ def test_a_defect_in_a_replay_ends_nothing(desk: Desk) -> None:
 def test_a_job_that_this_machine_cannot_hold_is_refused_once(desk: Desk) -> None:
     for slot in range(2):
         desk.replays.failing[desk.world.claim_id(slot)] = Unfit("too large")
-    desk.look(12)
+    desk.poll(12)
     assert len(desk.told("refused", code="unfit", job=desk.world.job.hex())) == 1
     assert len(desk.replays.begun) == 1, "no claim of the job is looked at meanwhile"
 
@@ -277,13 +277,13 @@ def test_a_demand_waits_for_no_block_and_is_told_of_once_it_is_mined(
     claim = desk.world.claim_id(0)
     desk.replays.faults[claim] = "blob_missing"
     while not outbox.keys(f"demand/{claim.hex()}"):
-        desk.verifier.look()
+        desk.verifier.poll()
         desk._settled()
     assert len(outbox.keys("deposit/")) == (not staked)
-    desk.verifier._step(desk.verifier.look())
+    desk.verifier._step(desk.verifier.poll())
     assert not desk.told("demanded"), "nothing is mined yet"
-    assert not desk.verifier._at_rest(desk.verifier.look(True)), "its bond will be locked"
-    desk.look(4)
+    assert not desk.verifier._at_rest(desk.verifier.poll(True)), "its bond will be locked"
+    desk.poll(4)
     assert [e["claim"] for e in desk.told("demanded")] == [claim.hex()]
     assert desk.world.ledger().demands
 
@@ -301,7 +301,7 @@ def test_a_payload_whose_demand_the_chain_does_not_take_yet_is_demanded_at_the_n
     with monkeypatch.context() as patch:
         patch.setattr(desk.party.outbox, "submit", dear)
         desk.until("audited", 2)
-        desk.look()
+        desk.poll()
     assert f"demand/{claim.hex()}" in refused
     desk.until("demanded")
 
@@ -313,7 +313,7 @@ def test_an_answer_waits_for_no_block_and_is_told_of_once(desk: Desk, monkeypatc
     monkeypatch.setattr(Challenger, "step", lambda *_: None)
     with monkeypatch.context() as patch:
         patch.setattr(desk.party.outbox, "wait", lambda key, timeout: pytest.fail(f"the loop waits for {key}"))
-        desk.look(5)
+        desk.poll(5)
     assert [e["demand"] for name in ("precommitted", "answered") for e in desk.told(name)] == ["ab" * 32] * 2
 
 
@@ -322,7 +322,7 @@ def test_who_ends_stops_auditing_and_plays_on(desk: Desk, monkeypatch: pytest.Mo
     merged: list[ClaimId] = []
     monkeypatch.setattr(Replayer, "_replay", lambda self, task, *_: merged.append(task.claim.id))
     desk.world.to(Phase.FREEZING)
-    desk.look(3, draining=True)
+    desk.poll(3, draining=True)
     assert not merged, "nothing new is begun"
     desk.world.pass_to(desk.world.now + 2 * desk.world.params.windows.clock_seconds)
     desk.until("won", draining=True)
@@ -330,7 +330,7 @@ def test_who_ends_stops_auditing_and_plays_on(desk: Desk, monkeypatch: pytest.Mo
 
 def test_claims_that_nobody_can_challenge_any_more_are_told_as_closed(desk: Desk) -> None:
     desk.world.pass_to(desk.world.now + desk.world.params.windows.challenge_seconds)
-    desk.look()
+    desk.poll()
     assert [e["verdict"] for e in desk.told("audited")] == ["closed", "closed"]
     assert not desk.replays.begun
 
@@ -345,20 +345,20 @@ def test_who_ends_stops_the_replay_of_a_claim_but_not_of_a_game(desk: Desk, monk
         return plain(self, run, record, store, told, hold)
 
     monkeypatch.setattr("verifier.replaying.audit", partial(waiting, desk.replays))
-    desk.verifier.look()
+    desk.verifier.poll()
     assert began.wait(SECONDS)
-    desk.verifier.look(draining=True)
+    desk.verifier.poll(draining=True)
     go_on.set()
-    desk.look(2, draining=True)
+    desk.poll(2, draining=True)
     assert not desk.told("audited")
-    assert desk.verifier._at_rest(desk.verifier.look(True))
+    assert desk.verifier._at_rest(desk.verifier.poll(True))
 
 
 def test_a_game_s_claim_is_replayed_to_its_end_while_the_process_ends(desk: Desk) -> None:
     desk.until("challenged")
     desk.stop()
     desk.start()
-    desk.look(2, draining=True)
+    desk.poll(2, draining=True)
     assert len(desk.verifier._seats) == 1
 
 
@@ -370,7 +370,7 @@ def test_a_job_that_breaks_a_rule_is_voided_once(desk: Desk, monkeypatch: pytest
     error = Undefendable(ProgramInvalid("a rule"), None, rule)  # type: ignore[arg-type]
     for slot in range(2):
         desk.replays.failing[desk.world.claim_id(slot)] = error
-    desk.look(3)
+    desk.poll(3)
     assert sent == ["commit/a", "void/a"]
     assert [e["job"] for e in desk.told("precommitted")] == [desk.world.job.hex()]
     assert desk.told("voided", rule=rule.name.lower())
@@ -385,7 +385,7 @@ def test_an_outage_lets_only_those_leave_of_whom_nothing_was_at_stake(
     def look(draining: bool) -> Any:
         raise faults.pop(0)
 
-    monkeypatch.setattr(desk.verifier, "look", look)
+    monkeypatch.setattr(desk.verifier, "poll", look)
     monkeypatch.setattr("verifier.service.time.sleep", lambda seconds: None)
     desk.verifier._idle.see(was_at_stake, 5)
     desk.verifier._idle.see(False, 9)
@@ -399,23 +399,23 @@ def test_an_outage_lets_only_those_leave_of_whom_nothing_was_at_stake(
 def test_a_job_that_ends_what_runs_it_is_refused_in_every_later_process(desk: Desk) -> None:
     for slot in range(2):
         desk.replays.failing[desk.world.claim_id(slot)] = Crashed("it was ended: SIGSEGV", "")
-    desk.look(4)
+    desk.poll(4)
     (told,) = desk.told("refused")
     assert (told["code"], len(desk.replays.begun)) == ("crashed", 1), "no second claim of it is tried"
     desk.stop()
     desk.start()
-    desk.look(4)
+    desk.poll(4)
     assert len(desk.replays.begun) == 1
 
 
 def test_a_job_whose_refusal_is_cleared_is_looked_at_by_the_process_that_runs(desk: Desk) -> None:
     desk.replays.failing[desk.world.claim_id(0)] = Crashed("it was ended: SIGSEGV", "")
-    desk.look(4)
+    desk.poll(4)
     assert len(desk.replays.begun) == 1
     desk.replays.failing.clear()
     (refusal,) = Refusals(desk.verifier._party.settings.home_dir).all().values()
     forget(desk.verifier._party.settings.home_dir, refusal)
-    desk.look(4)
+    desk.poll(4)
     assert len(desk.replays.begun) > 1
 
 
@@ -429,7 +429,7 @@ def test_refusals_are_read_of_jobs_with_something_to_replay_alone(desk: Desk, mo
     desk.until("audited", 2)
     assert set(asked) == {desk.world.job}
     asked.clear()
-    desk.look()
+    desk.poll()
     assert asked == [], "every claim is settled"
 
 
@@ -445,7 +445,7 @@ def test_a_replay_is_given_up_for_an_own_game(desk: Desk, monkeypatch: pytest.Mo
     monkeypatch.setattr("verifier.replaying.audit", endless)
     monkeypatch.setattr(LoadedJobs, "stop", lambda jobs, job, thread: (threads.append(thread), stopped.set()))
     while not begun.wait(0.01):
-        desk.verifier.look()
+        desk.verifier.poll()
         desk.world.devnet.mine(1)
     view, replayer = desk.verifier._market.view(desk.verifier._seen, False), desk.verifier._replayer
     replayer.step(view)
@@ -470,9 +470,9 @@ def test_a_replay_that_has_used_up_its_budget_makes_room_for_others(
     monkeypatch.setattr("verifier.replaying.budget", lambda params: -1.0)
     monkeypatch.setattr(LoadedJobs, "stop", lambda *_: stopped.set())
     while not begun.wait(0.01):
-        desk.verifier.look()
+        desk.verifier.poll()
         desk.world.devnet.mine(1)
-    desk.look(3)
+    desk.poll(3)
     (told,) = desk.told("refused")
     assert told["code"] == "unfit"
 
@@ -495,9 +495,9 @@ def test_a_job_that_is_over_is_let_go_with_what_runs_its_programs(desk_of: Any) 
         children.append(Child())
         jobs._loaded[world.job] = SimpleNamespace(job=SimpleNamespace(box=children[-1], params=world.params))  # type: ignore[assignment]
     world.to(Phase.FINAL)
-    desk.look(4)
+    desk.poll(4)
     assert not any(child.closed for child in children), "it may go on"
     world.send(world.contracts.market.finish(world.job), "requester")
-    desk.look(2)
+    desk.poll(2)
     assert all(child.closed for child in children)
     assert (desk.verifier._jobs.find(world.job), desk.verifier._duties._jobs._loaded) == (None, {})  # type: ignore[union-attr]

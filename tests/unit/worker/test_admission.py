@@ -26,7 +26,7 @@ from tests.support.waiting import PATIENCE, wait
 from tests.support.workers import OTHER, bare_parts, taken_of
 from worker import admission as admission_module
 from worker.admission import FIRST_SECONDS, Admission
-from worker.parts import Taken, WorkerParts
+from worker.parts import TrackedJob, WorkerParts
 from worker.policy import Policy
 from worker.unpaid import FORGIVEN, Dealings
 
@@ -73,7 +73,7 @@ def admission(parts: WorkerParts, funds: FakeFunds) -> Iterator[Admission]:
     made.close()
 
 
-def fits(admission: Admission, taken: Taken, live: list[Taken], now: int) -> bool:
+def fits(admission: Admission, taken: TrackedJob, live: list[TrackedJob], now: int) -> bool:
     """As looked at until the pace is measured."""
     deadline = time.monotonic() + PATIENCE
     while True:

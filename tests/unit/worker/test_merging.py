@@ -22,7 +22,7 @@ from lockstep.execution.box import loading
 from lockstep.execution.box.handle import Overdue
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.execution.merging import Payload
-from lockstep.market.acts import Act, Do
+from lockstep.market.acts import Action, ActionKind
 from lockstep.market.held import HeldClaim
 from lockstep.market.ledger import ClaimRecord, GameRecord, Ledger
 from lockstep.protocol.dispute.game import DisputedClaim, Game
@@ -31,7 +31,7 @@ from lockstep.protocol.jobs import Phase, Round
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, GameId, ProgramRoot, Seconds, Seed, StateRoot, TensorRoot
 from lockstep.runtime.guard.doppelganger import Watch
-from lockstep.runtime.guard.memory import GuardMemory, Place
+from lockstep.runtime.guard.memory import GuardMemory, RecordKey
 from lockstep.runtime.party import Head
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import store_checkpoint
@@ -43,7 +43,7 @@ from tests.support.workers import ME, OTHER, bare_parts, taken_of
 from tests.unit.market.test_ledger import whole_args
 from worker import progress
 from worker.decide import RoundView
-from worker.parts import Taken, WorkerParts
+from worker.parts import TrackedJob, WorkerParts
 from worker.progress import WorkFolder
 from worker.service import Worker
 
@@ -142,7 +142,7 @@ class HomeWorker(Worker):
         """Finds the claim that its moves are made from."""
         sender: Any = self._sender
         sender.submit = lambda key, call, act=None: self.sent.setdefault(key, call)
-        defence: Any = self._skills.defence
+        defence: Any = self._handlers.defence
         defence.play = self._played
 
     def merge(self, field: Field, number: int, phase: Phase, attempt: int) -> Any:
@@ -153,8 +153,8 @@ class HomeWorker(Worker):
         before = set(self.sent)
         while set(self.sent) == before:
             assert time.monotonic() < deadline
-            act = Act(Do.MERGE, number, rounds=2)
-            self._skills.commitments.merge(taken, field.view(number, phase), act, key, Seconds(1000))
+            act = Action(ActionKind.MERGE, number, rounds=2)
+            self._handlers.commitments.merge(taken, field.view(number, phase), act, key, Seconds(1000))
             time.sleep(0.002)
         (sent,) = set(self.sent) - before
         return self.sent[sent]
@@ -162,7 +162,7 @@ class HomeWorker(Worker):
     def looks(self) -> None:
         """Take in a block, and play."""
         self._load(0, HEAD)
-        self._skills.defence.defend(self._ledger, HEAD, self._run_of)
+        self._handlers.defence.defend(self._ledger, HEAD, self._run_of)
 
     def play(self, claim: ClaimId) -> None:
         """Take in a block with a game about a claim."""
@@ -170,10 +170,10 @@ class HomeWorker(Worker):
         self.looks()
 
     def _played(self, games: Any, head: Head, held_of: Any) -> None:
-        self.cached = self._skills.defence.cached
+        self.cached = self._handlers.defence.cached
         self.held_of = lambda claim: self.cached(claim) or held_of(claim)
 
-    def _look(self, taken: Taken) -> None:
+    def _look(self, taken: TrackedJob) -> None:
         pass
 
     def _answer(self) -> None:
@@ -203,7 +203,7 @@ def workers(field_: Field) -> Iterator[Callable[[], HomeWorker]]:
 
     yield begin
     for worker in made:
-        worker._skills.close()
+        worker._handlers.close()
 
 
 def payloads(field: Field, slots: int) -> list[Payload]:
@@ -273,10 +273,10 @@ def test_a_merge_that_was_mined_under_another_attempt_is_defended(
     assert Verdict.REJECTED not in verdicts(field_, claim, None), "by silence it is lost"
     r = field_.ledger.jobs[field_.job.id].rounds[1]
     assert r.merge_in is not None
-    promise = field_.guard.record(Place(claim, r.seed, r.merge_in))
+    promise = field_.guard.record(RecordKey(claim, r.seed, r.merge_in))
     assert promise is not None
     assert promise.values == record_of(field_, claim).body.words
-    worker._skills.training.forget(field_.job.id)
+    worker._handlers.training.forget(field_.job.id)
     assert [*field_.home.glob("work/*"), *field_.home.glob("states/*")] == [], "nothing is left of a job that is over"
 
 
@@ -351,7 +351,9 @@ def test_who_merges_again_backs_no_outputs_that_are_not_its_own(
     taken.view = SimpleNamespace(job=SimpleNamespace(attempt=1))  # type: ignore[assignment]
     merged = field_.view(1, Phase.LEAD)
     false = replace(merged, state=replace(merged.state, **{name: StateRoot(b"f" * 32)}))
-    again = partial(worker._skills.commitments.merge, act=Act(Do.MERGE, 1, rounds=2), key="again", now=Seconds(1000))
+    again = partial(
+        worker._handlers.commitments.merge, act=Action(ActionKind.MERGE, 1, rounds=2), key="again", now=Seconds(1000)
+    )
     again(taken, false)
     assert (worker.sent, field_.guard.records()) == (sent, promised), "false outputs are nobody's to back"
     again(taken, replace(false, phase=Phase.MERGING))
@@ -363,7 +365,7 @@ def test_what_was_taken_over_is_let_go_with_its_job(field_: Field, workers: Call
     worker = workers()
     shifted(field_, worker)
     worker.looks()
-    defence, job = worker._skills.defence, field_.job.id
+    defence, job = worker._handlers.defence, field_.job.id
     assert set(defence._adopted) == {job}
     worker._jobs.kept, worker._ledger.jobs[job].done = {job}, True
     worker._jobs.taken.clear()
@@ -391,8 +393,10 @@ def test_a_merge_that_is_not_done_in_its_turn_is_ended_and_not_claimed(
     taken.view = SimpleNamespace(job=SimpleNamespace(attempt=0))  # type: ignore[assignment]
     monkeypatch.setattr(loading, "LEAST_SECONDS", 0)
     monkeypatch.setattr(merging, "finish", late)
-    merge = partial(worker._skills.commitments.merge, taken, field_.view(1, Phase.LEAD), Act(Do.MERGE, 1), "merge")
-    training, name = worker._skills.training, claim_id(field_.job.id, 1, field_.attempt, MERGE_SLOT)
+    merge = partial(
+        worker._handlers.commitments.merge, taken, field_.view(1, Phase.LEAD), Action(ActionKind.MERGE, 1), "merge"
+    )
+    training, name = worker._handlers.training, claim_id(field_.job.id, 1, field_.attempt, MERGE_SLOT)
     deadline = time.monotonic() + 60
     with capture_logs() as logs:
         while not logs:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.market.acts import Act, Do
+from lockstep.market.acts import Action, ActionKind
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import ChainError, FundsError
 from lockstep.protocol.hashing import keccak
@@ -25,7 +25,7 @@ from tests.support.market.twin import BlockHashes
 from tests.support.params import amended
 from tests.unit.worker.test_decide import PARAMS
 from worker import decide
-from worker.decide import JobView, Roots, RoundView, Self
+from worker.decide import JobView, Roots, RoundView, WorkerFacts
 
 REQUESTER, AGGREGATOR, CHALLENGER = (Address(f"0x{i:040x}") for i in range(1, 4))
 ROOT = keccak(b"any root")
@@ -59,7 +59,7 @@ class Player:
     place: int
     awake: float
     """The chance that it looks at a block."""
-    since: dict[Act, Seconds] = field(default_factory=dict)
+    since: dict[Action, Seconds] = field(default_factory=dict)
     base: Roots | None = None
     refused: int = 0
 
@@ -80,7 +80,7 @@ class Play:
     """The chance that a game is opened on a claim which proves nothing."""
 
     def view(self, me: Address = ZERO_ADDRESS) -> JobView:
-        """The job as `worker.reading.look` gives it to `me`."""
+        """The job as `worker.reading.poll` gives it to `me`."""
         books, p = self.market.jobs[self.job], self.market.params[self.job]
         known = [r for (job, r) in self.market.rounds if job == self.job]
         locks = {r: self._locks(r, me) for r in known}
@@ -126,12 +126,12 @@ class Play:
         view = self.view(player.address)
         committable = frozenset((r.number, s) for r in view.rounds for s in r.slots_of(player.address))
         free = Wei(self.market.books.free[player.address])
-        me = Self(player.address, free, player.place, False, committable, base=player.base)
+        me = WorkerFacts(player.address, free, player.place, False, committable, base=player.base)
         possible = decide.acts(view, me)
         player.since = decide.remember(possible, player.since, self.block.time)
         due = decide.due(possible, player.since, self.block.time, decide.rank(view, me))
         for act in [*due, *decide.ahead(view, me, frozenset())]:
-            if act.do == Do.FETCH:
+            if act.kind == ActionKind.FETCH:
                 player.base = decide.base_of(view, act.round)
                 continue
             try:
@@ -140,38 +140,38 @@ class Play:
             except (ChainError, FundsError):
                 player.refused += 1
 
-    def _do(self, sender: Address, act: Act) -> None:
+    def _do(self, sender: Address, act: Action) -> None:
         m, b, job, r = self.market, self.block, self.job, act.round
         steps = m.params[job].role.inner_steps
-        if act.do == Do.START:
+        if act.kind == ActionKind.START:
             m.start_round(b, job, r)
-        elif act.do == Do.JOIN:
+        elif act.kind == ActionKind.JOIN:
             m.join(b, sender, job, r, act.slot)
-        elif act.do == Do.SEAL:
+        elif act.kind == ActionKind.SEAL:
             m.seal(b, job, r)
-        elif act.do == Do.COMMIT:
+        elif act.kind == ActionKind.COMMIT:
             claim = ids.claim_id(job, r, m.rounds[job, r].attempt, act.slot)
             m.commit(b, sender, job, r, act.slot, ids.commitment(claim, sender, opened(steps)))
-        elif act.do == Do.REVEAL:
+        elif act.kind == ActionKind.REVEAL:
             m.reveal(b, sender, job, r, act.slot, opened(steps))
-        elif act.do == Do.FREEZE:
+        elif act.kind == ActionKind.FREEZE:
             held = [ids.claim_id(job, r, m.rounds[job, r].attempt, s) for s in range(m.params[job].role.slots)]
             revealed = [c for c in held if c in m.claims and m.claims[c].status == ClaimStatus.REVEALED]
             m.freeze(b, job, r, [opened(steps).body for _ in revealed])
-        elif act.do == Do.ATTEST:
+        elif act.kind == ActionKind.ATTEST:
             m.attest(b, job, r, [Receipt(act.slot, (1 << m.params[job].role.slots) - 1, sender.encode())])
-        elif act.do == Do.MERGE:
+        elif act.kind == ActionKind.MERGE:
             m.merge(b, sender, job, r, OUT, OUT2, act.rounds)
-        elif act.do == Do.BACK:
+        elif act.kind == ActionKind.BACK:
             m.back(b, sender, job, r, act.rounds)
-        elif act.do == Do.FINALIZE:
+        elif act.kind == ActionKind.FINALIZE:
             m.finalize(b, job, r)
-        elif act.do == Do.RELEASE:
+        elif act.kind == ActionKind.RELEASE:
             m.release(job, r)
-        elif act.do == Do.FINISH:
+        elif act.kind == ActionKind.FINISH:
             m.finish(job)
         else:
-            raise AssertionError(f"nobody decides to {act.do} here")
+            raise AssertionError(f"nobody decides to {act.kind} here")
 
     def _challenge(self) -> None:
         for claim, c in list(self.market.claims.items()):

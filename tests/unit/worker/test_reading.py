@@ -9,7 +9,7 @@ from lockstep.protocol.market.availability import payload_demand_id
 from lockstep.protocol.types import Address
 from tests.support.world import World
 from worker.decide import JobView
-from worker.reading import look
+from worker.reading import poll
 
 
 def test_nobody_is_told_to_train_before_it_knows_the_seed() -> None:
@@ -20,7 +20,7 @@ def test_nobody_is_told_to_train_before_it_knows_the_seed() -> None:
 
     def seen(block: int) -> JobView:
         ledger, me = known.jobs[world.job], world.address("worker-0")
-        return look(world.contracts.market, known, ledger, world.params, me, now, block)
+        return poll(world.contracts.market, known, ledger, world.params, me, now, block)
 
     # Whoever looks at `head` looks while the next blocks are mined.
     world.send(world.contracts.market.seal(world.job, 0), "requester")
@@ -37,7 +37,7 @@ def test_a_look_finds_what_is_ones_own() -> None:
     world.to(Phase.REVEALING)
     known = world.ledger()
     market, me = world.contracts.market, world.address("worker-1")
-    view = look(market, known, known.jobs[world.job], world.params, me, world.now, world.head)
+    view = poll(market, known, known.jobs[world.job], world.params, me, world.now, world.head)
     (r,) = view.rounds
     assert r.slots_of(me) == [1]
     assert r.idle_locks == {1}
@@ -51,7 +51,7 @@ def test_a_look_says_whose_turn_it_is_to_make_a_merge_again() -> None:
 
     def merger() -> Address:
         known, me = world.ledger(), world.address("worker-0")
-        (r,) = look(market, known, known.jobs[world.job], world.params, me, world.now, world.head).rounds
+        (r,) = poll(market, known, known.jobs[world.job], world.params, me, world.now, world.head).rounds
         return r.merger
 
     assert merger() == ZERO_ADDRESS, "its merger may back it still"
@@ -75,7 +75,7 @@ def test_a_failed_round_keeps_the_stake_of_a_claim_whose_carry_is_demanded() -> 
 
     def idle() -> frozenset[int]:
         known = world.ledger()
-        view = look(market, known, known.jobs[world.job], world.params, me, world.now, world.head)
+        view = poll(market, known, known.jobs[world.job], world.params, me, world.now, world.head)
         return next(r.idle_locks for r in view.rounds if r.number == 1)
 
     assert market.claim(claim).open_games == 1

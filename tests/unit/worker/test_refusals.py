@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from lockstep.execution.jobs import ClaimRun, Job
-from lockstep.market.acts import Act
+from lockstep.market.acts import Action
 from lockstep.protocol.errors import WrongBits
 from lockstep.protocol.types import ClaimId, Seconds
 from lockstep.runtime import refusals
@@ -22,7 +22,7 @@ from tests.support.wrong import WrongRun
 from tests.unit.worker.test_decide import selves, views
 from worker import decide
 from worker.computing import Trained, check_of
-from worker.decide import CLAIMING, JobView, Self
+from worker.decide import CLAIMING, JobView, WorkerFacts
 from worker.notes import of_refusal
 from worker.parts import WorkerParts
 from worker.progress import WorkFolder, clear
@@ -42,7 +42,7 @@ def parts(tmp_path: Path, toy_store: ContentStore) -> WorkerParts:
 def worker(parts: WorkerParts) -> Iterator[Worker]:
     made = Worker(parts)
     yield made
-    made._skills.close()
+    made._handlers.close()
 
 
 def failed(training: Training, claim: ClaimId) -> None:
@@ -98,7 +98,7 @@ def begin(training: Training, parts: WorkerParts, toy: Job, run: ClaimRun) -> No
 def test_a_failed_self_check_is_on_disk_and_ends_neither_the_worker_nor_other_jobs(
     worker: Worker, parts: WorkerParts, toy: Job, honest_run: ClaimRun
 ) -> None:
-    training = worker._skills.training
+    training = worker._handlers.training
     begin(training, parts, toy, WrongRun.like(honest_run))
     found = Refusals(parts.home).of(toy.id)
     assert found is not None
@@ -111,7 +111,7 @@ def test_a_failed_self_check_is_on_disk_and_ends_neither_the_worker_nor_other_jo
 def test_who_is_killed_between_the_failure_and_its_record_fails_again(
     worker: Worker, parts: WorkerParts, toy: Job, honest_run: ClaimRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = worker._skills.training
+    training = worker._handlers.training
 
     def killed(*_: object) -> None:
         raise OSError("the disk went away")
@@ -128,12 +128,12 @@ def test_who_is_killed_between_the_failure_and_its_record_fails_again(
 
 
 @given(views(), selves)
-def test_a_refused_job_is_left_and_nothing_is_claimed_or_opened_in_it(view: JobView, me: Self) -> None:
-    refusing = Self(me.address, me.free, me.place, True, me.trained, False, me.base, me.relied, refuses=True)
-    honest = decide.acts(view, Self(me.address, me.free, me.place, True, me.trained, False, me.base, me.relied))
+def test_a_refused_job_is_left_and_nothing_is_claimed_or_opened_in_it(view: JobView, me: WorkerFacts) -> None:
+    refusing = WorkerFacts(me.address, me.free, me.place, True, me.trained, False, me.base, me.relied, refuses=True)
+    honest = decide.acts(view, WorkerFacts(me.address, me.free, me.place, True, me.trained, False, me.base, me.relied))
     found = decide.acts(view, refusing)
-    assert found == [act for act in honest if act.do not in CLAIMING], "what others wait for is done as ever"
-    assert decide.ahead(view, refusing, frozenset[Act]()) == []
+    assert found == [act for act in honest if act.kind not in CLAIMING], "what others wait for is done as ever"
+    assert decide.ahead(view, refusing, frozenset[Action]()) == []
 
 
 def test_a_worker_refuses_a_job_as_soon_as_it_stands_on_disk_and_takes_it_back_when_cleared(
@@ -142,7 +142,7 @@ def test_a_worker_refuses_a_job_as_soon_as_it_stands_on_disk_and_takes_it_back_w
     job = worker._jobs.taken[toy.id] = taken_of(toy)
     worker._ledger.jobs[toy.id] = job.ledger
     job.staked = True
-    monkeypatch.setattr(worker._skills.admission, "fits", lambda *_: True)
+    monkeypatch.setattr(worker._handlers.admission, "fits", lambda *_: True)
     monkeypatch.setattr(type(worker._ledger), "place", lambda *_: 0)
     assert not worker._self(job).refuses
     parts.refusals.record(toy.id, WRONG, CLAIM)

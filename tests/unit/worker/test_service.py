@@ -20,7 +20,7 @@ from lockstep.runtime.party import Head
 from lockstep.storage import ContentStore
 from tests.support.workers import CLAIM, ME, OTHER, bare_parts, put_at_stake, taken_of
 from worker import notes
-from worker.parts import Taken
+from worker.parts import TrackedJob
 from worker.service import Worker
 
 
@@ -29,10 +29,10 @@ def worker(tmp_path: Path, toy_store: ContentStore) -> Iterator[Worker]:
     made = Worker(bare_parts(tmp_path, toy_store))
     made._head = Head(1, Seconds(1000))
     yield made
-    made._skills.close()
+    made._handlers.close()
 
 
-def taken(worker: Worker, job: Job) -> Taken:
+def taken(worker: Worker, job: Job) -> TrackedJob:
     found = worker._jobs.taken[job.id] = taken_of(job)
     worker._ledger.jobs[job.id] = found.ledger
     return found
@@ -108,7 +108,7 @@ def test_a_provider_that_names_no_final_block_keeps_nothing_from_being_done(work
         return answer
 
     worker.parts.party = SimpleNamespace(relied=relied)  # type: ignore[misc, assignment]
-    seen = [worker._finality.look(number) for number in (100, 100, 101, 102, 103)]
+    seen = [worker._finality.poll(number) for number in (100, 100, 101, 102, 103)]
     assert seen == [40, 40, 40, 40, 44], "what was said last stands"
     assert asked == [100, 101, 102, 103], "once a head"
 
@@ -142,7 +142,7 @@ def test_a_fee_that_ends_a_look_is_told_as_a_fee(
     worker.parts.watch = SimpleNamespace(until=None)  # type: ignore[misc, assignment]
     monkeypatch.setattr(worker, "_start", lambda: 0)
     monkeypatch.setattr(worker, "_tick", lambda began: failing(TryLater("", "", code="try_later.fee"))())
-    monkeypatch.setattr(worker._fees, "look", lambda head: "Demands.demand_row waits")
+    monkeypatch.setattr(worker._fees, "poll", lambda head: "Demands.demand_row waits")
     monkeypatch.setattr(worker._outage, "failed", failing(AssertionError("a fee is no outage")))
     monkeypatch.setattr(worker.parts.notes, "is_in", lambda note: noted.append(note.code))
     monkeypatch.setattr(worker, "_finished", lambda: len(noted) > 0)

@@ -33,8 +33,8 @@ from lockstep.client import Network, connect
 from lockstep.execution.box import loading
 from lockstep.execution.box.loading import JobBox
 from lockstep.execution.capacity import ChainPace, Pace, Require
+from lockstep.execution.durations import longest_hold
 from lockstep.execution.jobs import Job
-from lockstep.execution.schedule import longest_hold
 from lockstep.protocol.errors import LockstepError, Unreachable, WrongBits
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Phase, Receipt

@@ -22,8 +22,8 @@ from lockstep.chain import games
 from lockstep.chain.events import EventReader
 from lockstep.chain.game_table import GameTable
 from lockstep.demo.cheats.lies import require_devnet
-from lockstep.disputes.player import Seat, Side
-from lockstep.execution.jobs import ClaimRun, ClaimSchedule, load
+from lockstep.disputes.player import GamePlayer, Side
+from lockstep.execution.jobs import ClaimRun, JobPrograms, load
 from lockstep.market.held import HeldClaim
 from lockstep.market.ledger import ClaimRecord, Watcher
 from lockstep.market.replay import PublicData, published_trace
@@ -71,7 +71,7 @@ class Rejected:
         return asdict(self)
 
 
-def place_of(programs: ClaimSchedule, seed: int) -> Aim:
+def place_of(programs: JobPrograms, seed: int) -> Aim:
     """Draws an op, an element and a chunk of the step Program."""
     random = Random(f"lockstep/{FALSE_CHALLENGE}/{seed}")
     step = programs.step
@@ -153,7 +153,7 @@ class FalseChallenger:
         self._seed = seed
         self._watcher = Watcher(EventReader(party.w3, party.addresses))
         self._table = GameTable(party.contracts.game, party.addresses.block, party.contracts.market)
-        self._seat: Seat | None = None
+        self._seat: GamePlayer | None = None
         self._stuck = False
 
     def run(self, stop: Flag) -> None:
@@ -208,7 +208,7 @@ class FalseChallenger:
         self._stake(run.job.params.prices.bond, record)
         party.outbox.send(games.call(party.contracts.game, move, game), f"open/{record.id.hex()}/0")
         event("challenged", time=now, claim=record.id.hex(), game=game.hex(), t=1)
-        self._seat = Seat(GameId(game), Side.CHALLENGER, held, self._table, party.outbox.send)
+        self._seat = GamePlayer(GameId(game), Side.CHALLENGER, held, self._table, party.outbox.send)
         return True
 
     def _stake(self, bond: Wei, record: ClaimRecord) -> None:
@@ -217,7 +217,7 @@ class FalseChallenger:
         if missing:
             party.outbox.send(party.deposit(missing, party.head().time), f"deposit/{record.id.hex()}/0")
 
-    def _move(self, seat: Seat, now: Seconds) -> None:
+    def _move(self, seat: GamePlayer, now: Seconds) -> None:
         try:
             verdict = seat.verdict
             if verdict is not Verdict.NONE:

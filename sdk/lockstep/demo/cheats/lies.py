@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.chain.devnet import CHAIN_ID
-from lockstep.execution.jobs import ClaimRun, ClaimSchedule, State
+from lockstep.execution.jobs import ClaimRun, JobPrograms, State
 from lockstep.numerics import codes, scalar
 from lockstep.numerics.arrays import Array, to_array, to_bytes
-from lockstep.numerics.scalar import Op as Code
+from lockstep.numerics.scalar import Opcode as Code
 from lockstep.numerics.trace import Made, StepTrace
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import JobParams
@@ -272,7 +272,7 @@ class LyingStep(StepTrace):
 # -- the lies ----------------------------------------------------------------------------------------------------------
 
 
-def skipped_step(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def skipped_step(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """Step t passes its state on unchanged, except for the clock."""
     t = random.randint(1, params.role.inner_steps)
     step, ops = programs.step, list(programs.step.ops)
@@ -283,7 +283,7 @@ def skipped_step(programs: ClaimSchedule, params: JobParams, random: Random) -> 
     return Cheat("skipped-step", _expect("step", step, t, min(entries.values())), {t: forgery})
 
 
-def one_ulp(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def one_ulp(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """One word of one gradient is one ulp off; of a sum of chunks, by terms of a later chunk."""
     step = programs.step
     # The first step: where its moments are zero, one ulp of a gradient is seldom rounded away (measured on the demo's
@@ -296,7 +296,7 @@ def one_ulp(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat
     return Cheat("one-ulp", _expect("step", step, t, op, element, chunk), nudge=Nudge(t, op, element, chunk))
 
 
-def wrong_code(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def wrong_code(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """One code of an operand of a product of integers is off by one, where the product reads it."""
     step, t = programs.step, 1
     op = random.choice(_codes(step, params))
@@ -306,7 +306,7 @@ def wrong_code(programs: ClaimSchedule, params: JobParams, random: Random) -> Ch
     return Cheat("wrong-code", _expect("step", step, t, op, element), nudge=Nudge(t, op, element, code=term % CODES))
 
 
-def nearest_instead_of_stochastic(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def nearest_instead_of_stochastic(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """Every code of a gradient is the nearest one: nothing is drawn for it."""
     step = programs.step
     first = _first(step, _is_random, "rounds nothing at random", INTEGERS)
@@ -315,7 +315,7 @@ def nearest_instead_of_stochastic(programs: ClaimSchedule, params: JobParams, ra
     return Cheat("nearest-instead-of-stochastic", _expect("step", step, 1, first), steps)
 
 
-def other_data(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def other_data(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """Step 1 trains on rows that were not drawn for it."""
     step = programs.step
     draw = _first(step, lambda op: op.kind == Kind.DRAW, "draws no data")
@@ -323,7 +323,7 @@ def other_data(programs: ClaimSchedule, params: JobParams, random: Random) -> Ch
     return Cheat("other-data", _expect("step", step, 1, draw), {1: Forgery(_with_op(step, draw, shifted))})
 
 
-def wrong_lr(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def wrong_lr(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """Every step uses 1.5 times the learning rate."""
     step = programs.step
     table = learning_rate(step, params)
@@ -336,7 +336,7 @@ def wrong_lr(programs: ClaimSchedule, params: JobParams, random: Random) -> Chea
     return Cheat("wrong-lr", _expect("step", step, 1, reader), steps)
 
 
-def scaled_payload(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def scaled_payload(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """The payload is multiplied by ten."""
     encode, t = programs.encode, params.role.inner_steps + 1
     op = _difference(encode, params)
@@ -344,7 +344,7 @@ def scaled_payload(programs: ClaimSchedule, params: JobParams, random: Random) -
     return Cheat("scaled-payload", _expect("encode", encode, t, op), {t: Forgery(forged, op)})
 
 
-def wrong_index(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def wrong_index(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """One value of the payload stands one place beside its own."""
     encode, t = programs.encode, params.role.inner_steps + 1
     op = random.choice(sorted(_computed(encode, params.sections.payload)))
@@ -352,7 +352,7 @@ def wrong_index(programs: ClaimSchedule, params: JobParams, random: Random) -> C
     return Cheat("wrong-index", _expect("encode", encode, t, op), nudge=swap)
 
 
-def tampered_residual(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def tampered_residual(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """One tensor that the slot keeps for its next round is multiplied by ten: the payload's residual, or a momentum."""
     encode, t, sections = programs.encode, params.role.inner_steps + 1, params.sections
     kept = _computed(encode, sections.carried) - _computed(encode, sections.payload)
@@ -364,7 +364,7 @@ def tampered_residual(programs: ClaimSchedule, params: JobParams, random: Random
     return Cheat("tampered-residual", _expect("encode", encode, t, op), {t: Forgery(forged, op)})
 
 
-def stale_carry(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def stale_carry(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """The slot claims to start from its latest carry, but starts from zero."""
     if not params.role.carries:
         raise UsageError("this job's slots keep nothing from round to round", hint=CARRIES)
@@ -374,19 +374,19 @@ def stale_carry(programs: ClaimSchedule, params: JobParams, random: Random) -> C
     return Cheat("stale-carry", _expect("step", step, 1, reader), stale=True)
 
 
-def silent(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def silent(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """One word is one ulp off, and the liar never answers a challenge."""
     lie = one_ulp(programs, params, random)
     ended = Expectation("step", lie.expectation.step, None, verdict="timeout")
     return replace(lie, name="silent", expectation=ended, silent=True)
 
 
-def two_signatures(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def two_signatures(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """The claim is right, but the worker signs another one for the same slot, as two machines with one key would."""
     return Cheat("two-signatures", Expectation("slot", 0, None, verdict="equivocation"), signs_twice=True)
 
 
-def lying_aggregator(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
+def lying_aggregator(programs: JobPrograms, params: JobParams, random: Random) -> Cheat:
     """One tensor of the next shared state is one ulp off in every element."""
     merge = programs.merge
     candidates = sorted(op for op in _computed(merge, params.sections.shared) if _can_lie(merge, op))
@@ -400,7 +400,7 @@ def lying_aggregator(programs: ClaimSchedule, params: JobParams, random: Random)
     return Cheat("lying-aggregator", _expect("merge", merge, 1, at), {1: Forgery(forged)})
 
 
-Lie = Callable[[ClaimSchedule, JobParams, Random], Cheat]
+Lie = Callable[[JobPrograms, JobParams, Random], Cheat]
 
 OF_SLOTS: dict[str, Lie] = {
     "skipped-step": skipped_step,
@@ -426,7 +426,7 @@ def require_devnet(chain_id: int) -> None:
         raise UsageError(f"cheats refuse chain {chain_id}", hint=f"they are for devnets (chain {CHAIN_ID})")
 
 
-def cheat_of(name: str, programs: ClaimSchedule, params: JobParams, seed: int, chain_id: int, draw: int = 0) -> Cheat:
+def cheat_of(name: str, programs: JobPrograms, params: JobParams, seed: int, chain_id: int, draw: int = 0) -> Cheat:
     """Returns the lie `name` about a job, at draw number `draw` from `seed`; raises UsageError off devnets, or if there
     is no such lie."""
     require_devnet(chain_id)

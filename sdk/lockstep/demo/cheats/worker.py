@@ -10,12 +10,12 @@ from random import Random
 from lockstep.base.lines import event
 from lockstep.demo.cheats.lies import Cheat, LyingRun, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun
-from lockstep.market.acts import Act
+from lockstep.market.acts import Action
 from lockstep.market.ledger import Ledger
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, StateRoot, Wei
 from lockstep.runtime.sender import Sender
-from worker.acting import Skills
+from worker.acting import ActionHandlers
 from worker.admission import Admission
 from worker.attesting import Attesting
 from worker.bases import Bases
@@ -23,7 +23,7 @@ from worker.commitments import Commitments
 from worker.computing import Trained
 from worker.decide import RoundView, stake_wanted
 from worker.defending import Defence
-from worker.parts import ComputeExecutor, Taken, WorkerParts
+from worker.parts import ComputeExecutor, TrackedJob, WorkerParts
 from worker.progress import Material
 from worker.service import Worker
 from worker.training import Training
@@ -64,14 +64,14 @@ class Lies:
     def __contains__(self, job: JobId) -> bool:
         return job in self._cheats
 
-    def about(self, taken: Taken) -> Cheat:
+    def about(self, taken: TrackedJob) -> Cheat:
         """Returns the lie about a job; raises UsageError off devnets."""
         job = taken.ledger.id
         if job not in self._cheats:
             self._cheats[job] = self._drawn(taken, 0)
         return self._cheats[job]
 
-    def run(self, taken: Taken, honest: ClaimRun, claim: ClaimId) -> LyingRun:
+    def run(self, taken: TrackedJob, honest: ClaimRun, claim: ClaimId) -> LyingRun:
         """Returns the lying run of a claim, the same at every call; prints its place if it differs from the last
         printed one."""
         if claim not in self._of:
@@ -83,7 +83,7 @@ class Lies:
             event("lie", time=self._party.head().time, cheat=cheat.name, expectation=cheat.expectation.to_dict())
         return cheat.run(honest)
 
-    def _drawn(self, taken: Taken, draw: int) -> Cheat:
+    def _drawn(self, taken: TrackedJob, draw: int) -> Cheat:
         """The lie at a place of that number."""
         chain_id = self._party.addresses.chain_id
         return cheat_of(self._name, taken.job.programs, taken.params, self._seed, chain_id, draw)
@@ -98,20 +98,20 @@ class LyingTraining(Training):
         super().__init__(parts, executor, bases, defence)
         self._lies = lies
 
-    def train(self, taken: Taken, r: RoundView, slot: int, now: Seconds) -> None:
+    def train(self, taken: TrackedJob, r: RoundView, slot: int, now: Seconds) -> None:
         """Prints the lie about a job before its first claim is computed."""
         if taken.ledger.id not in self._lies:
             cheat = self._lies.about(taken)
             event("lie", time=now, cheat=cheat.name, expectation=cheat.expectation.to_dict())
         super().train(taken, r, slot, now)
 
-    def run_of(self, material: Material, taken: Taken) -> ClaimRun | None:
+    def run_of(self, material: Material, taken: TrackedJob) -> ClaimRun | None:
         """Returns a claim's run as it was claimed: with the lie, if it is the lying claim."""
         honest = super().run_of(material, taken)
         lies = honest is not None and material.claim == self._lies.told.claim
         return self._lies.run(taken, honest, material.claim) if honest is not None and lies else honest
 
-    def compute(self, taken: Taken, run: ClaimRun, claim: ClaimId, attempt: int, check: Random | None) -> Trained:
+    def compute(self, taken: TrackedJob, run: ClaimRun, claim: ClaimId, attempt: int, check: Random | None) -> Trained:
         """One claim from a lying run: the first that the lie changes."""
         if self._lies.told.claim not in (None, claim):
             return super().compute(taken, run, claim, attempt, check)
@@ -126,11 +126,11 @@ class LyingTraining(Training):
 class LyingCommitments(Commitments):
     """Commitments that sign two claims for one slot, if the lie is to do so."""
 
-    def __init__(self, parts: WorkerParts, sender: Sender[Act], training: Training, lies: Lies) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Action], training: Training, lies: Lies) -> None:
         super().__init__(parts, sender, training)
         self._lies = lies
 
-    def announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
+    def announce(self, taken: TrackedJob, r: RoundView, material: Material, now: Seconds) -> None:
         """Announces the claim to the coordinator, and then a different one for the same slot."""
         super().announce(taken, r, material, now)
         if self._lies.about(taken).signs_twice and self._lies.told.claim in (None, material.claim):
@@ -142,8 +142,8 @@ class LyingCommitments(Commitments):
 class SilentDefence(Defence):
     """Answers no challenge of the lying claim."""
 
-    def __init__(self, parts: WorkerParts, wake: Callable[[], None], told: Told) -> None:
-        super().__init__(parts, wake)
+    def __init__(self, parts: WorkerParts, on_done: Callable[[], None], told: Told) -> None:
+        super().__init__(parts, on_done)
         self._told = told
 
     def answered(self, ledger: Ledger) -> dict[GameId, ClaimId]:
@@ -157,15 +157,15 @@ def worker_of(name: str, seed: int) -> type[Worker]:
     class LyingWorker(Worker):
         """A worker that keeps running although it expects to lose a claim's stake."""
 
-        def skills(self, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
+        def handlers(self, sender: Sender[Action], on_done: Callable[[], None]) -> ActionHandlers:
             parts = self.parts
             require_devnet(parts.party.addresses.chain_id)
             told = Told(parts.home)
-            lies, executor = Lies(parts, told, name, seed), ComputeExecutor("train", wake)
-            defence = SilentDefence(parts, wake, told) if name == "silent" else Defence(parts, wake)
+            lies, executor = Lies(parts, told, name, seed), ComputeExecutor("train", on_done)
+            defence = SilentDefence(parts, on_done, told) if name == "silent" else Defence(parts, on_done)
             bases = Bases(parts.store, executor)
             training = LyingTraining(parts, executor, bases, defence, lies)
-            return Skills(
+            return ActionHandlers(
                 executor, Admission(parts, sender, _wanted), bases, training,
                 LyingCommitments(parts, sender, training, lies), Attesting(parts, sender, executor), defence,
             )  # fmt: skip

@@ -26,7 +26,7 @@ def main() -> None:
     pipe = socket.socket(fileno=int(sys.argv[1]))
     (limits, folder, walls), _ = wire.ordered(pipe)
     with _told(pipe):
-        lacking = confinement.apart() if walls else ["it is not walled in"]
+        lacking = confinement.unshare_namespaces() if walls else ["it is not walled in"]
         first = os.fork()
     if first == 0:
         confinement.die_with_parent()
@@ -97,8 +97,8 @@ def _as_inmate(
     if walls:
         counted = not lacking
         with _told(pipe):
-            lacking = [*lacking, *confinement.limited(limits, counted=counted)]
-            lacking += confinement.walled(confinement.code_folders(), folder)
+            lacking = [*lacking, *confinement.set_rlimits(limits, counted=counted)]
+            lacking += confinement.restrict_with_landlock(confinement.code_folders(), folder)
     wire.answer(pipe, {"ready": lacking})
     Inmate(pipe).serve()
 

@@ -64,7 +64,7 @@ class Allowance:
     """Bytes of a file that it writes."""
 
 
-def apart() -> list[str]:
+def unshare_namespaces() -> list[str]:
     """Enters namespaces of its own: the next child of this process is the first one of its namespace.
 
     Called before there is a second thread.
@@ -82,7 +82,7 @@ def apart() -> list[str]:
     return [f"no namespaces of its own ({os.strerror(ctypes.get_errno())}): it sees the network and other processes"]
 
 
-def limited(limits: Allowance, *, counted: bool) -> list[str]:
+def set_rlimits(limits: Allowance, *, counted: bool) -> list[str]:
     """Sets the resource limits. `counted`: this process is in a user namespace, whose processes alone are counted."""
     import resource
 
@@ -120,7 +120,7 @@ def busy_for(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (due if hard == resource.RLIM_INFINITY else min(due, hard), hard))
 
 
-def walled(readable: Iterable[Path], folder: Path | None) -> list[str]:
+def restrict_with_landlock(readable: Iterable[Path], folder: Path | None) -> list[str]:
     """Leaves this process the right to read and run what lies in `readable`, and to write in `folder`."""
     version = _landlock(LANDLOCK_CREATE, None, 0, LANDLOCK_VERSION) if sys.platform == "linux" else -1
     if version < 1:

@@ -27,7 +27,7 @@ class Transitions(Protocol):
     ) -> tuple[Any, list[Array]]:  # fmt: skip
         """Has the child do `verb`; returns its answer, and the tensors that it wrote, of these (op, form)."""
 
-    def rest(self, program: bytes) -> None:
+    def free_scratch(self, program: bytes) -> None:
         """Has the child free what a Program keeps for its next run."""
 
 
@@ -91,9 +91,9 @@ class BoxedExecutable(Executable):
         """Returns the outputs of some ops, as `Executable.outputs` does, computed in the child."""
         return self._made("outputs", state, context, dataset, sorted(ops))
 
-    def rest(self) -> None:
-        """See `Executable.rest`; done before the child's next order."""
-        self.box.rest(self.program.root)
+    def free_scratch(self) -> None:
+        """See `Executable.free_scratch`; done before the child's next order."""
+        self.box.free_scratch(self.program.root)
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
         """Raises UsageError: what is profiled runs here."""

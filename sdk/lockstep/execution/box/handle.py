@@ -24,7 +24,7 @@ from typing import Any
 
 from lockstep.base.closing import Closing
 from lockstep.base.decoding import Reader, anything, either, one_of, several, table, text, whole
-from lockstep.base.legible import on_one_line
+from lockstep.base.escaping import on_one_line
 from lockstep.base.machine import readable
 from lockstep.execution.box import wire
 from lockstep.execution.box.confinement import Allowance
@@ -159,7 +159,7 @@ class Box(Closing):
             except (OverflowError, Malformed) as error:
                 raise self._dead(f"its answer is malformed: {error}") from error
 
-    def rest(self, root: bytes) -> None:
+    def free_scratch(self, root: bytes) -> None:
         """Has the child free what a Program keeps for its next run, at its next order."""
         self._rests.append(root)
 

@@ -19,7 +19,7 @@ from lockstep.base.mapping import mapped
 from lockstep.execution import capacity, comparing, footprint, invalidity
 from lockstep.execution.box import confinement, wire
 from lockstep.execution.box.segments import Spot, array_at
-from lockstep.execution.jobs import ClaimSchedule, Job, load_programs
+from lockstep.execution.jobs import Job, JobPrograms, load_programs
 from lockstep.execution.quoting import estimated
 from lockstep.execution.rates import slot_operations
 from lockstep.numerics import paths
@@ -56,7 +56,7 @@ class Inmate:
         self._programs: dict[bytes, Program] = {}
         self._ready: dict[bytes, Executable] = {}
         self._spec: JobSpec | None = None
-        self._schedule: ClaimSchedule | None = None
+        self._schedule: JobPrograms | None = None
         self._params: JobParams | None = None
         self._job: Job | None = None
         self._threads, self._path = 1, "auto"
@@ -74,7 +74,7 @@ class Inmate:
                 self._memory.pop(number, None)
             for root in said.get("rest", ()):
                 if root in self._ready:
-                    self._ready[root].rest()
+                    self._ready[root].free_scratch()
             if said.get("verb"):
                 confinement.busy_for(said["seconds"])
                 wire.answer(self._pipe, self._done(getattr(self, said["verb"]), said["given"]))

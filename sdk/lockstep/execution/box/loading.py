@@ -21,7 +21,7 @@ import structlog
 
 from lockstep.base.closing import Closing
 from lockstep.base.decoding import anything, either, table, text, whole
-from lockstep.base.legible import on_one_line
+from lockstep.base.escaping import on_one_line
 from lockstep.base.machine import memory
 from lockstep.execution import footprint, invalidity
 from lockstep.execution.box.confinement import OFFERED, Allowance
@@ -302,11 +302,11 @@ class JobBox(Closing):
             del held
             return found, made
 
-    def rest(self, program: bytes) -> None:
+    def free_scratch(self, program: bytes) -> None:
         """Releases a Program's memory in the child (`executable.Transitions`)."""
         box = self._box
         if box is not None:
-            box.rest(program)
+            box.free_scratch(program)
 
     # -- the child
 

@@ -151,7 +151,7 @@ class CudaExecutable(Executable):
         with self._running:
             self._loaded.show(resident, context, rows, range(len(self.program.ops)), copied)
 
-    def rest(self) -> None:
+    def free_scratch(self) -> None:
         """Keeps the memory: a device's is there for the running Program, and another one takes it when needed."""
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:

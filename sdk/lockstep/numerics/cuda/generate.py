@@ -29,7 +29,7 @@ from lockstep.numerics.cuda.quants import Array, QuantGroup, Target, alone, quan
 from lockstep.numerics.cuda.tiles import MODES, tile_kernel
 from lockstep.numerics.cuda.views import position, seen_through, word
 from lockstep.numerics.cuda.wide import wide_reductions
-from lockstep.numerics.scalar import Op as Opcode
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import CHUNK, Fold, Kind, Op, Program, Tag, View, groups_of
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lockstep.numerics.cuda.views import word
 from lockstep.numerics.loops import FLOATS, OTHERS
-from lockstep.numerics.scalar import Op as Opcode
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.program import Instr, View
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lockstep.numerics.builder import row_major
 from lockstep.numerics.cuda.views import Strides, merged
-from lockstep.numerics.scalar import Op as Opcode
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.program import CODES, Alias, Instr, Kind, Op, Program, Tag, View, groups_of
 
 MOST_TARGETS = 16

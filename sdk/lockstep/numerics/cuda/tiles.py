@@ -9,8 +9,7 @@ from typing import NamedTuple
 from lockstep.numerics.cuda.launches import KernelArgument, Launch, Space, boolean, evaluate, place_of
 from lockstep.numerics.cuda.views import position, word
 from lockstep.numerics.cuda.wide import OWN, Computed, ProductElement, Reduction, WideOperand
-from lockstep.numerics.scalar import ARITY
-from lockstep.numerics.scalar import Op as Opcode
+from lockstep.numerics.scalar import ARITY, Opcode
 from lockstep.protocol.programs.program import Fold, Program, Tag, groups_of
 
 TILE_THREADS = 256

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lockstep.numerics.builder import row_major
-from lockstep.numerics.scalar import Op as Opcode
+from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.program import Kind, Op, Program, Tag, View
 
 Strides = Sequence[int]

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from lockstep.numerics.builder import row_major
 from lockstep.numerics.cuda.quants import QuantGroup
 from lockstep.numerics.cuda.views import seen_through
-from lockstep.numerics.scalar import ARITY
-from lockstep.numerics.scalar import Op as Opcode
+from lockstep.numerics.scalar import ARITY, Opcode
 from lockstep.protocol.programs.program import Alias, Fold, Instr, Kind, Op, Program, Tag, View, groups_of
 
 LEAST_WORDS = 1 << 20

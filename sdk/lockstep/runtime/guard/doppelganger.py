@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lockstep.protocol.errors import GuardRefused
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.types import Address, JobId, Seconds
-from lockstep.runtime.guard.memory import GuardMemory, Place
+from lockstep.runtime.guard.memory import GuardMemory, RecordKey
 
 if TYPE_CHECKING:
     from lockstep.chain.events import Event
@@ -117,7 +117,7 @@ class Watch:
             if claim.worker != self._me:
                 continue
             base = r.merge_in if claim.is_merge else r.base
-            record = self._memory.record(Place(claim.id, r.seed, base or r.base))
+            record = self._memory.record(RecordKey(claim.id, r.seed, base or r.base))
             if record is None or record.values[1:] != (claim.out, claim.out2):
                 return True
         return False

@@ -17,7 +17,7 @@ from typing import Any
 from lockstep.base.decoding import U32, anything, flag, from_json, hexes, mapping, refusing, several, table, text, whole
 from lockstep.protocol.errors import Mismatch, UsageError
 from lockstep.protocol.types import Cid, ClaimId, Digest, Seed, StateRoot, TraceRoot
-from lockstep.runtime.guard.memory import Place, Scope, SigningRecord
+from lockstep.runtime.guard.memory import RecordKey, Scope, SigningRecord
 
 FORMAT, VERSION = "lockstep-guard", 1
 WORDS = ("claim", "seed", "base", "trace_root", "out", "out2", "nonce")
@@ -36,7 +36,7 @@ _ROW = table(
 )
 
 
-def dumps(scope: Scope, records: Sequence[tuple[Place, SigningRecord]]) -> str:
+def dumps(scope: Scope, records: Sequence[tuple[RecordKey, SigningRecord]]) -> str:
     """Returns the text of an export."""
     rows = [
         {
@@ -51,7 +51,7 @@ def dumps(scope: Scope, records: Sequence[tuple[Place, SigningRecord]]) -> str:
     return json.dumps({"metadata": _metadata(scope), "promises": rows}, indent=1) + "\n"
 
 
-def loads(exported: str, scope: Scope) -> list[tuple[Place, SigningRecord]]:
+def loads(exported: str, scope: Scope) -> list[tuple[RecordKey, SigningRecord]]:
     """Parses an export; raises UsageError if the text is not one, Mismatch if it is of another chain, market or
     account."""
     with refusing(UsageError, "an export of a guard", hint="`guard export` writes one"):
@@ -91,8 +91,8 @@ def _metadata(scope: Scope) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _entry(row: dict[str, Any]) -> tuple[Place, SigningRecord]:
-    place = Place(ClaimId(row["claim"]), Seed(row["seed"]), StateRoot(row["base"]))
+def _entry(row: dict[str, Any]) -> tuple[RecordKey, SigningRecord]:
+    place = RecordKey(ClaimId(row["claim"]), Seed(row["seed"]), StateRoot(row["base"]))
     record = SigningRecord(
         TraceRoot(row["trace_root"]), Digest(row["out"]), Digest(row["out2"]), row["nonce"],
         Cid(row["trace_cid"]), Cid(row["payload_cid"]), row["torn"],

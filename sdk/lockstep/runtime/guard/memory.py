@@ -63,7 +63,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordKey:
     """The key of a record: one piece of work, for which at most one result may be signed."""
 
     claim: ClaimId
@@ -115,12 +115,12 @@ class GuardMemory(Closing):
                 hint="restore it from an export (`guard import`); without it a home cannot know what it has signed",
             ) from error
 
-    def record(self, place: Place) -> SigningRecord | None:
+    def record(self, place: RecordKey) -> SigningRecord | None:
         """Returns the place's record, if there is one."""
         with self._lock:
             return self._row(place)
 
-    def bind(self, place: Place, wanted: SigningRecord) -> SigningRecord:
+    def bind(self, place: RecordKey, wanted: SigningRecord) -> SigningRecord:
         """Binds a place to these values; returns the record on disk, with the nonce of its first binding.
 
         Raises GuardRefused if other values are recorded.
@@ -137,7 +137,7 @@ class GuardMemory(Closing):
             )
         return kept
 
-    def records(self) -> list[tuple[Place, SigningRecord]]:
+    def records(self) -> list[tuple[RecordKey, SigningRecord]]:
         """Returns every record of the scope, in the order of their places."""
         with self._lock:
             rows = self._db.execute(
@@ -145,7 +145,7 @@ class GuardMemory(Closing):
             ).fetchall()
         return [_entry(row) for row in rows]
 
-    def merge(self, entries: Iterable[tuple[Place, SigningRecord]]) -> int:
+    def merge(self, entries: Iterable[tuple[RecordKey, SigningRecord]]) -> int:
         """Merges the records of another memory atomically; returns how many rows are new or stricter.
 
         A place bound to different values on both sides is torn: nothing is signed for it again.
@@ -178,14 +178,14 @@ class GuardMemory(Closing):
 
     # -- inside
 
-    def _row(self, place: Place) -> SigningRecord | None:
+    def _row(self, place: RecordKey) -> SigningRecord | None:
         row = self._db.execute(
             f"SELECT {_COLUMNS} FROM promises WHERE scope = ? AND claim = ? AND seed = ? AND base = ?",
             (self.scope.key, place.claim, place.seed, place.base),
         ).fetchone()
         return None if row is None else _entry(row)[1]
 
-    def _insert(self, place: Place, p: SigningRecord) -> int:
+    def _insert(self, place: RecordKey, p: SigningRecord) -> int:
         return self._db.execute(
             "INSERT OR IGNORE INTO promises VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -194,7 +194,7 @@ class GuardMemory(Closing):
             ),
         ).rowcount  # fmt: skip
 
-    def _take(self, place: Place, record: SigningRecord) -> int:
+    def _take(self, place: RecordKey, record: SigningRecord) -> int:
         if self._insert(place, record):
             return 1
         kept = self._row(place)
@@ -212,9 +212,11 @@ class GuardMemory(Closing):
         return f"{machine}/{self._path.resolve()}/{self._path.stat().st_ino}"
 
 
-def _entry(row: tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, str, str, int]) -> tuple[Place, SigningRecord]:
+def _entry(
+    row: tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, str, str, int],
+) -> tuple[RecordKey, SigningRecord]:
     claim, seed, base, trace_root, out, out2, nonce, trace_cid, payload_cid, torn = row
     record = SigningRecord(
         TraceRoot(trace_root), Digest(out), Digest(out2), nonce, Cid(trace_cid), Cid(payload_cid), bool(torn)
     )
-    return Place(ClaimId(claim), Seed(seed), StateRoot(base)), record
+    return RecordKey(ClaimId(claim), Seed(seed), StateRoot(base)), record

@@ -286,7 +286,7 @@ def combine(partials: list[int] | tuple[int, ...]) -> int:
 def test_an_inserted_copy_changes_no_state(honest_run: ClaimRun, toy: Job) -> None:
     program = toy.programs.step
     for at in range(len(program.ops)):
-        tapped = inserted(program, at, (Instr(scalar.Op.MOV, 0),))
+        tapped = inserted(program, at, (Instr(scalar.Opcode.MOV, 0),))
         out = toy.executable(tapped).run(honest_run.start, honest_run.context(1), toy.dataset)
         assert honest_run.root(1, list(out)) == honest_run.root(1, honest_run.advance(1, honest_run.start)), at
 

@@ -94,7 +94,7 @@ def _has_more_than_it_says(parts: ProgramParts) -> bool:
 def _refuses(job: Held) -> bool:
     try:
         programs = [Program.decode(p.header, p.descriptors, p.consts) for p in job.programs]
-        validate.check_schedule(programs[0], programs[1], programs[2], job.job)
+        validate.check_programs(programs[0], programs[1], programs[2], job.job)
     except ProgramInvalid:
         return True
     return False

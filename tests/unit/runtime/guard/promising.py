@@ -15,15 +15,15 @@ from typing import Any
 
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seed, StateRoot, TraceRoot
 from lockstep.runtime.guard import lock, memory
-from lockstep.runtime.guard.memory import GuardMemory, Place, Scope, SigningRecord
+from lockstep.runtime.guard.memory import GuardMemory, RecordKey, Scope, SigningRecord
 
 SCOPE = Scope(31337, b"g" * 32, Address("0x" + "11" * 20), Address("0x" + "22" * 20))
 CLAIMS = 3
 
 
-def place(number: int) -> Place:
+def place(number: int) -> RecordKey:
     """The number-th claim's."""
-    return Place(ClaimId(number.to_bytes(32, "big")), Seed(b"s" * 32), StateRoot(b"b" * 32))
+    return RecordKey(ClaimId(number.to_bytes(32, "big")), Seed(b"s" * 32), StateRoot(b"b" * 32))
 
 
 def promise(number: int, trace: bytes = b"t") -> SigningRecord:

@@ -16,7 +16,7 @@ from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import Cid, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
 from lockstep.runtime.guard.doppelganger import FENCE_BLOCKS, Watch
-from lockstep.runtime.guard.memory import GuardMemory, Place, SigningRecord
+from lockstep.runtime.guard.memory import GuardMemory, RecordKey, SigningRecord
 from tests.unit.runtime.guard.promising import SCOPE
 
 ME, SOMEBODY = SCOPE.account, "0x" + "99" * 20
@@ -77,7 +77,7 @@ def revealed(out: bytes = b"o" * 32) -> Event:
 
 def known(world: World) -> None:
     promise = SigningRecord(TraceRoot(b"t" * 32), Digest(b"o" * 32), Digest(b"p" * 32), b"n" * 32, Cid("c"), Cid("c"))
-    world.memory.bind(Place(CLAIM, SEED, BASE), promise)
+    world.memory.bind(RecordKey(CLAIM, SEED, BASE), promise)
 
 
 def test_a_fresh_home_is_silent_until_it_has_listened_registered_and_waited(world: World) -> None:

@@ -61,12 +61,12 @@ def test_a_witness_enrols_looks_agrees_attests_and_is_paid(desk: Desk) -> None:
     assert desk.told("looked")[0]["t"] in (1, 2)
     said = desk.until("witnessed")
     assert (said["claim"], said["verdict"]) == (claim.hex(), "agrees")
-    desk.look(2)
+    desk.poll(2)
     assert status(desk) == DutyStatus.AGREED
     assert desk.world.contracts.market.round(desk.world.job, 0).receipts == 1, "it said which payloads are there"
     assert desk.told("audited", claim=claim.hex(), verdict="match"), "its list was withheld: it replayed the claim"
     desk.world.to(Phase.FINAL)
-    desk.look(8)
+    desk.poll(8)
     assert status(desk) == DutyStatus.CLOSED
     assert desk.world.contracts.vault.credits(desk.party.address) == WITNESSED["witness_fee"]
     assert {name: len(desk.told(name)) for name in ("enrolled", "looked", "witnessed")} == {
@@ -97,7 +97,7 @@ def test_the_chain_is_on_disk_before_its_top_is_shown_and_what_was_seen_before_i
     noted(contract, "enrol")
     noted(contract, "commit")
     drawn(desk)
-    desk.look(3)
+    desk.poll(3)
     assert list(dict.fromkeys(order)) == ["keep_chain", "enrol", "keep_observation", "commit"]
 
 
@@ -106,12 +106,12 @@ def test_who_is_killed_after_it_looked_speaks_of_what_it_saw_then(desk: Desk, ha
     """No state is in hand any more: the leaf and its way up to the root were kept."""
     drawn(desk)
     while has_committed and status(desk) != DutyStatus.COMMITTED:
-        desk.look()
+        desk.poll()
     begun = len(desk.replays.begun)
     desk.stop()
     desk.start()
     desk.until("witnessed")
-    desk.look(2)
+    desk.poll(2)
     assert status(desk) == DutyStatus.AGREED
     assert len(desk.told("looked")) == 1
     assert len(desk.replays.begun) == begun + 1, "for want of its list, the whole claim alone"
@@ -119,13 +119,13 @@ def test_who_is_killed_after_it_looked_speaks_of_what_it_saw_then(desk: Desk, ha
 
 def test_a_witness_does_not_leave_while_it_owes_and_its_stake_comes_back_when_it_does(desk: Desk) -> None:
     drawn(desk)
-    assert not desk.verifier._at_rest(desk.verifier.look(True))
+    assert not desk.verifier._at_rest(desk.verifier.poll(True))
     desk.until("witnessed")
-    desk.look(2)
+    desk.poll(2)
     desk.world.to(Phase.FINAL)
-    desk.look(8)
-    desk.look(3, draining=True)
-    assert desk.verifier._at_rest(desk.verifier.look(True))
+    desk.poll(8)
+    desk.poll(3, draining=True)
+    assert desk.verifier._at_rest(desk.verifier.poll(True))
     vault = desk.party.contracts.vault
     assert vault.free(desk.party.address) > 0
     assert not desk.verifier._duties._enrolment._wallet._missing(WITNESSED["witness_stake"])  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ def test_a_job_that_cannot_be_witnessed_is_not_enrolled_in(
         raise error
 
     monkeypatch.setattr(enrolling.capacity, "keep_up", keep_up)
-    desk.look(enrolling.LOAD_SECONDS + 3)
+    desk.poll(enrolling.LOAD_SECONDS + 3)
     assert not desk.told("enrolled")
     assert len(desk.told("refused")) == told
     assert len(tried) == tries, "what may come is looked for again"
@@ -169,7 +169,7 @@ def test_a_job_that_ends_what_runs_it_is_tried_once_by_any_process_of_its_home(
     with monkeypatch.context() as patch:
         patch.setattr(enrolling.capacity, "keep_up", keep_up)
         for _ in range(2):
-            desk.look(enrolling.LOAD_SECONDS + 3)
+            desk.poll(enrolling.LOAD_SECONDS + 3)
             desk.stop()
             desk.start()
     assert (len(tried), len(desk.told("refused", code="crashed"))) == (1, 1)
@@ -194,7 +194,7 @@ def seconds_until_drawn(desk: Desk, most: int = 60) -> list[int]:
     world, found, began = desk.world, [], desk.world.now
     while len(found) < 2:
         assert world.now - began < most
-        desk.look()
+        desk.poll()
         audits = list(world.ledger().audits.values())
         done = len(audits) if not found else audits[0].state.status == AuditStatus.DRAWN
         if done:
@@ -233,7 +233,7 @@ def test_at_half_of_the_time_for_demands_everybody_has_a_round_drawn(desk_of: An
     desk.until("enrolled")
     desk.verifier._duties._turns = SimpleNamespace(mine=lambda *_, **__: False)  # type: ignore[union-attr, assignment]
     world.to(Phase.ATTESTING)
-    desk.look(6)
+    desk.poll(6)
     assert not world.ledger().audits, "it is never its turn"
     world.pass_to(world.contracts.market.round(world.job, 0).reveal_ends + LONG["attest_seconds"] // 8)
     assert max(seconds_until_drawn(desk)) <= 4
@@ -255,11 +255,11 @@ def test_a_late_duty_of_another_is_settled_by_turns(desk_of: Any, monkeypatch: p
     place = place_of(audit.id + bytes(2), desk.party.address)
     assert place > 0
     world.pass_to(Seconds(late))
-    desk.look(5)
+    desk.poll(5)
     world.pass_to(Seconds(late + int(TURN_SECONDS * place) - 6))
-    desk.look(3)
+    desk.poll(3)
     assert status(desk) == DutyStatus.DRAWN, "others have the first turns"
-    desk.look(6)
+    desk.poll(6)
     assert status(desk) == DutyStatus.CLOSED
 
 
@@ -269,8 +269,8 @@ def test_a_duty_whose_data_cannot_be_had_is_looked_into_again(desk: Desk) -> Non
     for slot in range(2):
         desk.replays.failing[desk.world.claim_id(slot)] = LockstepError("not yet")
     while not desk.replays.begun:
-        desk.look()
-    desk.look(5)
+        desk.poll()
+    desk.poll(5)
     assert len(desk.replays.begun) in (2, 3), "three seconds of chain time apart"
     desk.replays.failing.clear()
     desk.until("looked")
@@ -289,10 +289,10 @@ def test_a_replay_that_a_duty_waits_for_goes_on_while_the_process_ends(
     monkeypatch.setattr("verifier.replaying.audit", waiting)
     drawn(desk)
     while not began.wait(0.01):
-        desk.verifier.look(True)
+        desk.verifier.poll(True)
         desk.world.devnet.mine(1)
     for _ in range(3):
-        desk.verifier.look(True)
+        desk.verifier.poll(True)
     go_on.set()
     assert desk.until("witnessed", draining=True)["verdict"] == "agrees"
     assert len(desk.replays.begun) == 2, "the look, and the whole claim once"
@@ -316,7 +316,7 @@ def test_a_list_is_fetched_beside_the_loop_and_a_store_without_it_keeps_no_witne
 
     monkeypatch.setattr(desk.party.store, "get", get)
     desk.has_lists = answers is not None
-    desk.look()
+    desk.poll()
     (audit,) = desk.world.ledger().audits.values()
     slot = audit.duties[0].slot
     desk.world.pass_to(audit.state.commit_ends)
@@ -344,7 +344,7 @@ def carrying(desk_of: Any) -> tuple[Desk, int]:
     made.replays.lacking = {0, 1}
     world.to(Phase.ATTESTING, 1)
     while not (found := drawn_in(made, 1)):
-        made.look()
+        made.poll()
     return made, found[0].slot
 
 
@@ -360,7 +360,7 @@ def test_a_witness_demands_a_carry_that_is_lacking_before_it_gives_its_receipt(d
     assert (told["claim"], told["carry"]) == (claim.hex(), True)
     market, begun = desk.world.contracts.market, len(desk.replays.begun)
     assert market.claim(claim).open_games == 1
-    desk.look(6)
+    desk.poll(6)
     assert market.round(desk.world.job, 1).receipts == 1
     reader = EventReader(desk.world.devnet.w3, desk.world.contracts.addresses)
     order = [e.name for e in reader.poll(reader.start()).events if e.name in ("PayloadDemanded", "Attested")]
@@ -378,12 +378,12 @@ def test_a_witness_whose_claim_is_left_out_for_its_carry_computes_nothing_and_is
     world.to(Phase.MERGING, 1)
     assert market_mask(world) == 1 << 1 - slot
     while drawn_in(desk, 1)[0].status != DutyStatus.CLOSED:
-        desk.look()
+        desk.poll()
         world.pass_to(world.now + 10)
     assert world.claim_id(slot, 1) not in desk.replays.begun[begun:]
     assert world.contracts.witnesses.witness(world.job, desk.party.address).standing == Standing.LISTED
     world.pass_to(world.now + world.params.windows.clock_seconds)
-    desk.look(4)
+    desk.poll(4)
     assert world.contracts.market.claim(world.claim_id(slot, 1)).status == ClaimStatus.CONVICTED
     assert desk.told("settled"), "it ended its own demand"
     assert world.contracts.vault.credits(desk.party.address) == 30 * world.params.role.slot_stake // 100

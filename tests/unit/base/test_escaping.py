@@ -12,7 +12,7 @@ import pytest
 import structlog
 from rich.table import Table
 
-from lockstep.base.legible import indented, legible, on_one_line
+from lockstep.base.escaping import indented, legible, on_one_line
 from lockstep.cli import output
 from lockstep.cli.dispute_text import rendered
 from lockstep.cli.narrator import Line

@@ -13,7 +13,7 @@ from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
 log = structlog.get_logger(__name__)
 
 
-class Isolation:
+class ErrorBoundary:
     """Runs parts of a loop so that an error of one is logged once and stops no other."""
 
     def __init__(self) -> None:

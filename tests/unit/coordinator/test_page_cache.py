@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.kept import KeptPages
+from coordinator.page_cache import PageCache
 
 
 def test_a_body_is_given_back_for_its_key_alone() -> None:
-    kept = KeptPages()
+    kept = PageCache()
     kept.keep(("a", 1), b"one")
     assert kept.get(("a", 1)) == b"one"
     assert kept.get(("a", 2)) is None
@@ -15,7 +15,7 @@ def test_a_body_is_given_back_for_its_key_alone() -> None:
 
 
 def test_what_was_asked_for_longest_ago_makes_room() -> None:
-    kept = KeptPages(pages=2)
+    kept = PageCache(pages=2)
     for name in ("a", "b"):
         kept.keep(name, b"x")
     kept.get("a")
@@ -24,7 +24,7 @@ def test_what_was_asked_for_longest_ago_makes_room() -> None:
 
 
 def test_bodies_have_a_bound_together() -> None:
-    kept = KeptPages(size=10)
+    kept = PageCache(size=10)
     for name in ("a", "b", "c"):
         kept.keep(name, b"x" * 4)
     assert [kept.get(name) is None for name in ("a", "b", "c")] == [True, False, False]

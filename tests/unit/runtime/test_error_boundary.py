@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from lockstep.execution.box.handle import Cancelled
 from lockstep.protocol.errors import LockstepError, Mismatch, TryLater, Unreachable
-from lockstep.runtime.isolation import Isolation
+from lockstep.runtime.error_boundary import ErrorBoundary
 
 
 def raising(error: Exception) -> None:
@@ -24,7 +24,7 @@ def raising(error: Exception) -> None:
     ],
 )  # fmt: skip
 def test_each_reason_is_logged_once_for_each_subject(error: Exception, level: str) -> None:
-    isolation = Isolation()
+    isolation = ErrorBoundary()
     with capture_logs() as logs:
         for about in ("a", "a", "b"):
             assert isolation.run(lambda: raising(error), about, job=about) is error
@@ -35,11 +35,11 @@ def test_each_reason_is_logged_once_for_each_subject(error: Exception, level: st
 @pytest.mark.parametrize("error", [Unreachable("nobody answers", ""), OSError(errno.ENOSPC, "full")])
 def test_without_chain_or_disk_nothing_goes_on(error: Exception) -> None:
     with capture_logs() as logs, pytest.raises(Unreachable):
-        Isolation().run(lambda: raising(error), "a")
+        ErrorBoundary().run(lambda: raising(error), "a")
     assert logs == []
 
 
 def test_the_log_names_an_error_s_rule_and_hint() -> None:
     with capture_logs() as logs:
-        Isolation().run(lambda: raising(LockstepError("no", hint="do this", code="rule.x")), "a")
+        ErrorBoundary().run(lambda: raising(LockstepError("no", hint="do this", code="rule.x")), "a")
     assert (logs[0]["code"], logs[0]["message"], logs[0]["hint"]) == ("rule.x", "no", "do this")

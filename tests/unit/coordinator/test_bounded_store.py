@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from coordinator.api import create_app
-from coordinator.backing import StoreCalls
+from coordinator.bounded_store import StoreCalls
 from lockstep.protocol.errors import BlobMissing
 from lockstep.storage import ContentStore, cid_of
 from tests.support.waiting import wait

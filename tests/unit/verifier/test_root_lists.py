@@ -13,8 +13,8 @@ import pytest
 from lockstep.execution.jobs import trace_root
 from lockstep.protocol.errors import BlobMissing, Unreachable
 from lockstep.protocol.types import Cid, StateRoot
-from verifier import lists
-from verifier.lists import Lists, OnItsWay
+from verifier import root_lists
+from verifier.root_lists import Lists, OnItsWay
 
 ROOTS = (b"a" * 32, b"b" * 32)
 TRACE_ROOT = trace_root([StateRoot(root) for root in ROOTS])
@@ -70,7 +70,7 @@ def test_a_list_is_fetched_beside_who_asks_and_is_theirs_when_they_ask_again(mad
 
 def test_a_list_that_is_being_fetched_is_not_asked_for_again(made: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
     may = threading.Event()
-    monkeypatch.setattr(lists, "published_trace", lambda *_: may.wait(60))
+    monkeypatch.setattr(root_lists, "published_trace", lambda *_: may.wait(60))
     try:
         assert (begun(made), begun(made)) == (True, False)
     finally:
@@ -92,8 +92,8 @@ def test_a_list_that_is_missing_is_none_and_one_for_which_nobody_answers_is_told
 
 
 def test_lists_that_nobody_asks_for_again_are_let_go(made: Lists) -> None:
-    for number in range(lists.KEPT + 9):
+    for number in range(root_lists.KEPT + 9):
         begun(made, number)
         fetched(made)
-    assert len(made._executor) == lists.KEPT + 1
-    assert made.find(claim(lists.KEPT + 8), 2) == ROOTS, "the latest are there"
+    assert len(made._executor) == root_lists.KEPT + 1
+    assert made.find(claim(root_lists.KEPT + 8), 2) == ROOTS, "the latest are there"

@@ -14,7 +14,7 @@ KEPT_BYTES = 16 << 20
 """The most bytes of pages that are kept, whoever asks for whatever."""
 
 
-class KeptPages:
+class PageCache:
     """Rendered bodies by key, the most recently used last; thread-safe."""
 
     def __init__(self, pages: int = KEPT_PAGES, size: int = KEPT_BYTES) -> None:

@@ -14,7 +14,7 @@ from tests.support.params import amended
 from tests.unit.worker.test_decide import OTHER, PARAMS
 from worker.announcing import ReceiptAnswer
 from worker.decide import JobView, RoundView
-from worker.handing import Handover
+from worker.receipt_delivery import Handover
 
 JOB = JobId(b"j" * 32)
 RECEIPT = Receipt(1, 0b111, b"s" * 65)
