@@ -29,7 +29,7 @@ from lockstep.protocol.dispute.openings import Known
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.merkle import LEAF_BYTES
 from lockstep.protocol.programs.program import CHUNK, F32, I32, PARTIALS, Fold, Instr, Kind, Tag, View
-from lockstep.protocol.programs.program import Opcode as KindOp
+from lockstep.protocol.programs.program import Op as KindOp
 from lockstep.protocol.types import Address, Digest
 from tests.support import games, recordings
 from tests.support.games import PlainStep

@@ -73,8 +73,8 @@ def init(
         raise UsageError(
             f"{path} cannot be written: {error.strerror}", hint="name a file in a folder of yours"
         ) from error
-    then = f"train check {path}:make" if script else f"train quote {path}"
-    emit({"path": str(path)}, as_json, text=f"{path}: edit it, then `lockstep {then}`")
+    then = f"`lockstep train check {path}:make`" if script else f"`lockstep train quote {path}`"
+    emit({"path": str(path)}, as_json, text=f"{path}: edit it, then {then}")
 
 
 @app.command("check")

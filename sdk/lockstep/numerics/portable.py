@@ -219,7 +219,7 @@ class Executor:
         }
         return [found.get(i) for i in range(len(self._program.ops))]
 
-    def free_scratch(self) -> None:
+    def rest(self) -> None:
         """Does nothing: this executor keeps nothing from run to run."""
 
     def loops(

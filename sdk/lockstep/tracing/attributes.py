@@ -77,11 +77,11 @@ _STANDING: dict[int, _Left] = {}
 
 @dataclass
 class Attributes:
-    """Those of one model, for the traces of one job."""
+    """The attributes of one model, for the traces of one job."""
 
     model: torch.nn.Module
     left: list[_Left] = field(default_factory=list)
-    """Those that the first trace has left."""
+    """Attributes that the first trace has left."""
     _traced: bool = False
     _storages: list[int] = field(default_factory=list)
 

@@ -395,7 +395,7 @@ def without_autocast(known: KnownValues | None = None) -> Iterator[None]:
 
 
 def _as_written(model: Callable[..., Any] | None = None, **_options: Any) -> Any:
-    """In place of torch.compile, which is a decorator too."""
+    """Stands in for torch.compile, which is a decorator too."""
     return model if model is not None else lambda function: function
 
 

@@ -43,7 +43,7 @@ def _counted(mask: Tensor) -> Tensor:
 
 
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:  # noqa: A002
-    """In place."""
+    """Writes it in place."""
     return input.copy_(masked_scatter(input, mask, source))
 
 

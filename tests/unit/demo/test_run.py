@@ -24,8 +24,8 @@ def test_every_cheat_is_an_option(cheat: str) -> None:
     assert DemoOptions(cheat=cheat).cheat == cheat
 
 
-@pytest.mark.parametrize(("wrong", "named"), [({"cheat": "kindness"}, "kindness"), ({"workers": 1}, "1 workers"),
-                                              ({"workers": 17}, "17 workers"),
+@pytest.mark.parametrize(("wrong", "named"), [({"cheat": "kindness"}, "kindness"), ({"workers": 1}, "workers is 1"),
+                                              ({"workers": 17}, "workers is 17"),
                                               ({"products": "int4"}, "int4"),
                                               ({"strategy": "muloco", "carry": True}, "muloco"),
                                               ({"products": "float32", "cheat": "wrong-code"}, "wrong-code"),

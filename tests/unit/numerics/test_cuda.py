@@ -494,6 +494,6 @@ def test_a_compiler_that_takes_not_even_our_own_source_is_broken() -> None:
 def test_more_source_than_is_compiled_is_left_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaded, "MOST_SOURCE", 1000)
     device = Choosy(own=True)
-    with pytest.raises(UsageError, match="at most 1,000 are compiled"):
+    with pytest.raises(UsageError, match="more than the limit of 1,000"):
         CudaExecutable(products(SHAPES[:1]), device=device)
     assert device.asked == [], "no compiler sees it"

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from lockstep.numerics.reference import philox
 from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.program import F32, Alias, Fold, Kind, Program, Quant, Tag, View
-from lockstep.protocol.programs.program import Opcode as ProgramOp
+from lockstep.protocol.programs.program import Op as ProgramOp
 
 Array = np.ndarray
 SEED = bytes(range(32))

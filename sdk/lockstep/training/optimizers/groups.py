@@ -119,7 +119,7 @@ class Run(NamedTuple):
     stop: int
     key: Any
     shape: tuple[int, ...] | None = None
-    """That of a single parameter; None: several, or padding."""
+    """The shape of a single parameter; None: several, or padding."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class _Owned(NamedTuple):
     runs: tuple[int, ...]
     layout: Layout
     shards: tuple[int, ...]
-    """That of each of its flat tensors."""
+    """The shard of each of its flat tensors."""
 
     @classmethod
     def of(cls, layout: Layout, cut: Partition, key: int) -> _Owned:

@@ -140,7 +140,10 @@ def test_a_child_is_handed_no_more_than_its_job_may_hold(toy: Job, toy_store: Co
         ("import os; os.close(wire)", "exit status 1"),
         ("import os; os.write(wire, b'x' * 4096); import time; time.sleep(1000)", "a message of"),
         ("import os; os.write(wire, bytes(7) + b'\\x01' + b'\\xff'); import time; time.sleep(1000)", "answered"),
-        ("import os; os.write(wire, bytes(7) + b'\\x01' + b'\\xa0'); import time; time.sleep(1000)", "answered"),
+        (
+            "import os; os.write(wire, bytes(7) + b'\\x01' + b'\\xa0'); import time; time.sleep(1000)",
+            "its answer is malformed",
+        ),
     ],
 )
 def test_a_child_that_dies_or_talks_nonsense_is_dead_for_good(box: Box, toy: Job, code: str, why: str) -> None:
