@@ -158,6 +158,7 @@ def test_statistics_of_parts_that_a_loss_calls_are_those_of_eager_torch(value: L
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_loss_that_takes_a_gradient_by_parameters_has_its_programs() -> None:
     model = nn.Linear(9, 1)
 
@@ -290,7 +291,7 @@ def state_of(model: Any) -> list[object]:
     ]  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "call", [_attribute, _entry, _element, _buffer, _length, _large, _object, _function, _logged, _cleared]
 )
@@ -308,6 +309,7 @@ def test_what_a_call_keeps_is_there_in_no_later_trace_and_in_no_model(call: Call
     assert float(got[0]) == pytest.approx(squares(model, ROWS[:1].repeat(2, 1)).item(), rel=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("call", "name"), [(_last, "table"), (_counting, "count"), (_growing, "several")])
 def test_state_outside_of_the_parameters_is_refused_by_name(call: Callable[[Any, Tensor], Tensor], name: str) -> None:
     model = nn.Sequential(nn.Identity(), Keeping(call))
@@ -362,6 +364,7 @@ def test_wrapper_changes_neither_the_step_nor_a_name(name: str) -> None:
     assert [type(m) for m in model.modules()] == kinds, "the wrappers are back"
 
 
+@pytest.mark.slow
 def test_compiled_model_is_tried_as_it_is() -> None:
     model, batch, spec = torch.compile(Net(), backend="aot_eager"), Batch(2, 9), diloco.Spec(inner_steps=2)
     built = build_programs(model, loss, spec, batch=batch, rounds=1, slots=2)
