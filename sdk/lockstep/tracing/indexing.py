@@ -9,7 +9,7 @@ from math import prod
 from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import Fold
-from lockstep.tracing.graph import BOOL, F32, I32, Node
+from lockstep.tracing.graph import BOOL, F32, I32, VIEWS, Node
 from lockstep.tracing.lowering import Lowering, rule
 from lockstep.tracing.reductions import product
 
@@ -20,6 +20,12 @@ MAX_FACTORS = 64
 def take(low: Lowering, table: Node, index: Node) -> Node:
     """table [R, *rest], index [*at] -> [*at, *rest]; rows outside 0..R-1 are zero."""
     rows, *rest = table.shape
+    base = table
+    while base.kind in VIEWS:
+        base = base.args[0]
+    if base.kind == "iota":
+        # A gather reads a tensor: positions become one.
+        table = low.i(Opcode.IADD, table, 0)
     out = (*index.shape, *rest)
     above = low.graph.reshape(table, (rows, *(1,) * len(index.shape), *rest))
     at = low.graph.reshape(index, (*index.shape, *(1,) * len(rest)))
@@ -71,8 +77,8 @@ def index_add(low: Lowering, x: Node, dim: int, index: Node, source: Node, alpha
     )
 
 
-@rule("index_fill.int_Scalar")
-def index_fill(low: Lowering, x: Node, dim: int, index: Node, value: float) -> Node:
+@rule("index_fill.int_Scalar", "index_fill.int_Tensor")
+def index_fill(low: Lowering, x: Node, dim: int, index: Node, value: Node | float) -> Node:
     """x with one value at the places of one axis."""
     dim, n, count = dim % max(len(x.shape), 1), x.shape[dim] if x.shape else 1, index.elements
     named = low.graph.reshape(_wrapped(low, index, n), (1, count))

@@ -1000,13 +1000,11 @@ FAMILIES: dict[str, dict[str, list[Drawn]]] = {
             "a1b", lambda x: x.broadcast_to(2, x.shape[0], 4, x.shape[2]), "ab b", torch.broadcast_tensors
         ),
         "mask of constants": cases("BB", lambda x: x[~torch.eye(x.shape[0], dtype=torch.bool)]),
-        "masked_select of constants": cases("BB", lambda x: x.masked_select(torch.eye(x.shape[0], dtype=torch.bool))),
         "argwhere of constants": cases("BB", lambda x: x[tuple(torch.argwhere(torch.ones(4, 4).tril() > 0).t())]),
         "channel_shuffle": cases("a4de", lambda x: F.channel_shuffle(x, 2)),
         "atleast": cases("a", torch.atleast_2d, "a", torch.atleast_3d),
         "tril": cases("aDE", lambda x: x.tril(-1), "aDE", lambda x: x.triu(1)),
         "one_hot": cases("aE", lambda x: x.sum() * F.one_hot(indices(x, 4), 4)),
-        "bincount of data": cases("aE", lambda x: x * torch.bincount(indices(x, 4).reshape(-1), minlength=4)[0]),
     },
 }
 
