@@ -77,8 +77,8 @@ def index_add(low: Lowering, x: Node, dim: int, index: Node, source: Node, alpha
     )
 
 
-@rule("index_fill.int_Scalar", "index_fill.int_Tensor")
-def index_fill(low: Lowering, x: Node, dim: int, index: Node, value: Node | float) -> Node:
+@rule("index_fill.int_Scalar")
+def index_fill(low: Lowering, x: Node, dim: int, index: Node, value: float) -> Node:
     """x with one value at the places of one axis."""
     dim, n, count = dim % max(len(x.shape), 1), x.shape[dim] if x.shape else 1, index.elements
     named = low.graph.reshape(_wrapped(low, index, n), (1, count))

@@ -541,6 +541,7 @@ def _sign_log(named: Any) -> Callable[..., Any]:
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((torch.trace, torch.Tensor.trace), lambda A: A.diagonal().sum()),
     **dict.fromkeys((L.inv, torch.inverse, torch.Tensor.inverse), inverse),
     L.inv_ex: lambda A, **_k: (inverse(A), torch.zeros(A.shape[:-2], dtype=torch.int32)),
     L.solve: solve,
