@@ -81,7 +81,7 @@ def test_a_docstring_begins_with_its_subject_or_its_verb() -> None:
 
 @cache
 def names_in(path: Path) -> set[str]:
-    """What a module, or anything in it, defines, assigns or imports."""
+    """Returns the names that a module, or anything in it, defines, assigns or imports."""
     found = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

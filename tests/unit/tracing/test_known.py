@@ -189,7 +189,7 @@ OF_DATA: dict[str, Case] = {
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OF_DATA)
 def test_shape_of_data_is_refused_in_one_trace(name: str) -> None:
-    """What torch asks about such shapes draws numbers of its own, which are no draw of the host."""
+    """Questions of torch about such shapes draw numbers of their own, which are no draw of the host."""
     calls: list[int] = []
 
     def case(x: torch.Tensor) -> torch.Tensor:

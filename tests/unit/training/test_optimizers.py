@@ -63,7 +63,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "head.bias": (16,),
     "scale": (),
 }
-"""Of a model's parameters: matrices, a convolution, vectors, a number."""
+"""Shapes of a model's parameters: matrices, a convolution, vectors, a number."""
 STEADY: dict[str, Any] = {"schedule": ConstantRate(), "warmup": 0}
 ZERO = torch.zeros((), dtype=torch.int32)
 
