@@ -142,6 +142,7 @@ def test_its_bits_for_a_parameter(codec: Codec, bound: float) -> None:
     assert wire_bits(codec, 1 << 20) <= bound
 
 
+@pytest.mark.slow
 def test_ranked_levels_are_measured_below_their_bound() -> None:
     n = 1 << 18
     x = inputs(n)["normal"]

@@ -468,6 +468,7 @@ def test_one_worker_without_a_codec_sends_the_plain_optimizer_s_difference_bit_f
         assert not carry[-1].any(), "nothing is left out"
 
 
+@pytest.mark.slow
 def test_the_coded_form_of_a_tensor_does_not_change_a_job() -> None:
     listed, ranked = sparseloco.SparseLoCo(inner_steps=H), sparseloco_e.SparseLoCoE(inner_steps=H)
     for a, b in zip(rounds(listed), rounds(ranked), strict=True):

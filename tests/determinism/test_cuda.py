@@ -69,7 +69,7 @@ def test_three_emulated_steps_of_integers(integers: Program, descending: bool) -
     assert found == train(integers, 3, "auto", 1, "off")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", training_run.MODELS)
 @pytest.mark.parametrize("products", ["float32", "int8"])
 def test_emulated_steps_with_attention_in_tiles(name: str, products: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_tasks_cover_each_combination_once() -> None:
     assert len(triples) == len(np.unique(triples, axis=0)) == len(own.words) ** 3
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("op", OPS, **BY_NAME)
 def test_a_small_format_in_full_and_some_vectors(chain: Evm, reference: Reference, op: Opcode) -> None:
     tasks = [*on_chain.format_tasks(op, SAMPLE), *on_chain.vector_tasks(op, FEW)]

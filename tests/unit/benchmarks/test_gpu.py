@@ -295,6 +295,7 @@ def test_a_defect_of_a_step_is_no_reason_to_skip_it(kind: bool, monkeypatch: pyt
         steps(monkeypatch, {("float32", kind): a_defect})
 
 
+@pytest.mark.slow
 def test_an_eager_step_is_not_excused_by_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="/no/compiler"):
         steps(monkeypatch, {("float32", False): without_a_compiler})

@@ -156,6 +156,7 @@ def test_the_contracts_draw_is_chosen_as_the_closed_form_says(lies: int, draws: 
     assert deviation < 0.1
 
 
+@pytest.mark.slow
 def test_the_page_has_the_table_of_choices(repository: Path) -> None:
     text = (repository / "docs/economics.md").read_text()
     block = text.partition("<!-- choice -->\n")[2].partition("\n<!-- end -->")[0]

@@ -168,7 +168,7 @@ def test_into_the_database_that_survived_nothing_comes_twice(home: Path, databas
     assert rows(database) == before
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 def test_a_backup_under_load_holds_what_was_accepted_before_it(home: Path, database: Database, tmp_path: Path) -> None:
     accepted: list[int] = []
     stop = threading.Event()

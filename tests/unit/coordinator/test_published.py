@@ -293,6 +293,7 @@ def test_a_replay_by_a_url_shows_the_three_numbers(lie: Lie, stranger: Any) -> N
     assert data["computed_bits"] == data["contract_bits"] != data["claimed_bits"]
 
 
+@pytest.mark.slow
 def test_every_other_page_is_checked_by_a_url(lie: Lie, stranger: Any) -> None:
     honest = lie.court.contracts.market.claim_id_of(lie.court.job_id, 0, 1).hex()
     for path, asked in (

@@ -136,6 +136,7 @@ def test_every_float_operation_rounds_to_nearest_and_keeps_subnormals(nvcc: str,
     assert found == {"add.rn.f32", "sub.rn.f32", "mul.rn.f32", "fma.rn.f32", "div.rn.f32", "sqrt.rn.f32"}
 
 
+@pytest.mark.slow
 def test_floats_by_two_round_as_one_by_one(nvcc: str, tmp_path: Path) -> None:
     source = generate(test_cuda_codes.products(test_cuda_codes.SHAPES[:1])).source
     found = set(ROUNDED.findall(compiled(nvcc, source, tmp_path, ["-ptx", "-arch=compute_100"]).read_text()))

@@ -125,6 +125,7 @@ def test_operands_of_every_layout(shape: tuple[int, ...]) -> None:
     compare(program, state)
 
 
+@pytest.mark.slow
 def test_results_too_large_for_a_cache() -> None:
     """Written past it, in rows that begin anywhere in a line."""
     shape = (2052, 2047)

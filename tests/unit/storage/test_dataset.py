@@ -89,6 +89,7 @@ def test_a_large_dataset_is_made_once_in_the_cache_mapped_and_made_again_if_it_i
     assert missing.value.row == 2 * load_manifest(store, cid).shard_rows
 
 
+@pytest.mark.slow
 def test_a_shard_of_any_size_is_read_in_pieces(
     store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

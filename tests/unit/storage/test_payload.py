@@ -112,6 +112,7 @@ def test_the_last_piece_decides_as_the_first_does(store: ContentStore) -> None:
     assert store.get_node(store_payload(store, [values], INT8_FORMAT))["format"] == "f32"
 
 
+@pytest.mark.slow
 def test_a_payload_is_stored_in_pieces(store: ContentStore) -> None:
     values = quantised(RNG.standard_normal(64 * PIECE))
     tracemalloc.start()

@@ -259,6 +259,7 @@ def test_products_after_weights_that_are_computed_are_no_values() -> None:
     assert "values" not in products.names.values()
 
 
+@pytest.mark.slow
 def test_codes_of_a_step_come_from_nothing_but_tensors() -> None:
     program = step_program(GPT(GPTConfig(32, 16, layers=1, heads=2, width=32)), INT8)
     for op in program.ops:

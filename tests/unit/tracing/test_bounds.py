@@ -65,6 +65,7 @@ def test_the_longest_fold_stays_one() -> None:
     assert [(op.kind, op.k_terms) for op in program.ops] == [(Kind.FOLD, rules.MAX_TERMS)]
 
 
+@pytest.mark.slow
 def test_a_concat_of_many_parts_is_several() -> None:
     count = 2 * MAX_PARTS + 3
     program = trace(lambda x: [torch.cat([x[i : i + 2] for i in range(count)])], torch.zeros(count + 1))

@@ -263,6 +263,7 @@ def test_tables_are_constants_of_the_program() -> None:
     assert run(program, np.array(7, np.int32))[0] == 0, "beyond the table lies zero"
 
 
+@pytest.mark.slow
 def test_folds_read_contiguous_rows() -> None:
     for program in programs("gpt"):
         for op in program.ops:

@@ -127,6 +127,7 @@ def test_gradients_are_compared_in_float64_unless_the_loss_insists_on_float32() 
     assert (found.precision, found.differing, found.eager) == ("float32", (), "")
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_rounding_alone_is_no_difference() -> None:
     """Two rows through a batch norm, whose outputs are +-1 whatever the weights before it are."""
     torch.manual_seed(0)
@@ -134,6 +135,7 @@ def test_a_gradient_that_is_rounding_alone_is_no_difference() -> None:
     assert (found.wrong, found.differing) == ("", ())
 
 
+@pytest.mark.slow
 def test_a_model_that_draws_is_compared_with_other_code_alone_and_says_so() -> None:
     found = tried(nn.Sequential(mlp(), nn.Dropout(0.5)), of_floats)
     assert (found.wrong, found.differing, found.gradients) == ("", (), ())

@@ -42,6 +42,7 @@ def compared(inner: AdamW):
     return compare(model, next_token_loss, ROWS, start, inner, batch=Batch(4, 17), steps=20, last=5)
 
 
+@pytest.mark.slow
 def test_both_sides_learn_the_same() -> None:
     found = compared(INNER)
     assert found.eager < 0.9 * found.start

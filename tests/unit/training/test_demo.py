@@ -33,6 +33,7 @@ def test_step_fits_a_tree_of_depth_nine(job) -> None:
     assert len(job.programs.merge.ops) <= 8
 
 
+@pytest.mark.slow
 def test_programs_keep_every_rule_of_the_validator(job) -> None:
     for program in (job.programs.step, job.programs.encode, job.programs.merge):
         validate(program)

@@ -132,6 +132,7 @@ def eager_rounds(bases: list[np.ndarray]) -> np.ndarray:
     return flat_parameters(model)
 
 
+@pytest.mark.slow
 def test_carried_moments_train_as_torch_s_own_that_are_kept() -> None:
     programs, flat = built(carry=True), start()
     bases, carry = [flat, 0.97 * flat, 0.95 * flat], no_carry(flat)

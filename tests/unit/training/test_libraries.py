@@ -231,6 +231,7 @@ def test_demo_is_that_of_pytorch_optimizer() -> None:
         state = Rehearsed(r + 1, merged, tuple(carry for _, carry in outputs))
 
 
+@pytest.mark.slow
 def test_demo_s_mean_is_over_all_slots_and_pytorch_optimizer_s_over_those_that_sent_a_coefficient() -> None:
     job = demo_job(DCT(then=TopK(kept=8, width=32)))
     state = job.rehearsal.first()
@@ -249,7 +250,7 @@ def test_demo_s_mean_is_over_all_slots_and_pytorch_optimizer_s_over_those_that_s
     assert np.array_equal(np.sign(same), theirs)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "kind"), [("demo", demo.DeMo), ("distro", distro.DisTrO)])
 def test_demo_and_distro_send_what_pytorch_optimizer_does_in_fewer_bits(case: str, kind: type[demo.DeMo]) -> None:
     strategy = kind()

@@ -349,6 +349,7 @@ def test_state_of_a_job_holds_adapters_alone_and_its_step_the_base() -> None:
     assert not job.programs.merge.consts
 
 
+@pytest.mark.slow
 def test_base_is_part_of_the_program_s_root() -> None:
     other = adapt(started(GPT(GPT_SMALL), 2), rank=4, targets=["qkv", "up"])
     spec, settings = diloco.Spec(inner=INNER, inner_steps=H), {"batch": Batch(4, 17), "rounds": 1, "slots": 2}
@@ -413,7 +414,7 @@ def test_frozen_parameter_that_no_step_reads_is_refused() -> None:
 # --- frozen weights as codes ---------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["int8", "int8x2"])
 def test_frozen_weights_of_integer_products_are_codes_and_no_floats(form: str, tmp_path: Path) -> None:
     base = started(GPT(replace(GPT_SMALL, tied=False)), 1)

@@ -192,7 +192,7 @@ def test_muon_is_its_equations_and_nearly_orthogonal() -> None:
             assert apart(layout.split(p)[n], due[n]) < 1e-6, n
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [2, 4])
 def test_muloco_keeps_nine_tenths_of_what_its_bins_leave_out(width: int) -> None:
     from lockstep.training.codecs.uniform import Uniform
@@ -225,7 +225,7 @@ def cosines() -> Wide:
     return np.sqrt(np.where(k == 0, 1, 2) / 64) * np.cos(np.pi * (2 * i + 1) * k / 128)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "kept"), [(demo.DeMo(), 8), (distro.DisTrO(), 4)], ids=["demo", "distro"])
 def test_demo_sends_the_strongest_cosines_of_what_is_left(strategy: demo.DeMo, kept: int) -> None:
     course, table, left = Course(strategy), cosines(), [np.zeros(OWN)] * SLOTS
@@ -264,6 +264,7 @@ def strongest(x: Wide, kept: int) -> tuple[NDArray[np.bool_], Wide]:
     return mask, np.where(mask, x, 0)
 
 
+@pytest.mark.slow
 def test_onebit_is_adam_then_signs_over_a_frozen_second_moment() -> None:
     strategy = onebit.OneBit(warm_rounds=1)
     course = Course(strategy)
@@ -309,6 +310,7 @@ def rate_of(strategy: onebit.OneBit, r: int) -> float:
     return o.rate(r, ROUNDS)
 
 
+@pytest.mark.slow
 def test_cocktail_keeps_the_largest_of_a_seeded_part_and_both_ends_keep_the_rest() -> None:
     strategy = cocktail.Cocktail()
     course, left, behind = Course(strategy), [np.zeros(OWN)] * SLOTS, np.zeros(OWN)

@@ -141,7 +141,7 @@ class Normed(nn.Module):
         return self.second(self.first(x).tanh())
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [

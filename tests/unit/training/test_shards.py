@@ -119,7 +119,7 @@ def test_shards_train_as_one_tensor(carry: bool) -> None:
         assert int(carried[8]) == H, "the moments' age"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("carry", [False, True])
 def test_shards_are_merged_as_one_tensor(carry: bool) -> None:
     dice, size = np.random.default_rng(5), layout_of(GPT(CONFIG)).size

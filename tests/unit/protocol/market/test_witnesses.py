@@ -158,6 +158,7 @@ def _check_season(season: Season, name: str) -> None:
         assert stage.wealth(liar) <= FUNDS + won[liar] * stage.params.role.witness_fee, name
 
 
+@pytest.mark.slow
 @pytest.mark.uncounted
 def test_in_random_seasons_honest_witnesses_lose_nothing_and_every_duty_ends() -> None:
     outcomes = seasons(range(56, 64))
