@@ -23,8 +23,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
-import dag_cbor
-
 from lockstep.base.files import open_regular
 from lockstep.protocol.errors import LockstepError, Malformed
 
@@ -64,6 +62,8 @@ def from_cbor(data: bytes, most_bytes: int, *, most_items: int = MAX_ITEMS) -> A
     """Parses a DAG-CBOR text, after one pass over its heads."""
     _require_size(len(data), most_bytes)
     _scan_cbor(data, most_items)
+    import dag_cbor  # a tenth of the time in which `lockstep --help` answers
+
     try:
         # For bytes it tries a stream first: that error keeps the frames of all callers, and their tensors, in a cycle.
         return dag_cbor.decode(BytesIO(data))

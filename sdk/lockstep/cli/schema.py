@@ -14,11 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.base.naming import nearest
-from lockstep.chain.plain import schema_of
 from lockstep.cli.options import Json
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import NotFoundError
-from lockstep.protocol.market.events import EVENTS
 
 COMMON = "common"
 OF_A_JOB = "train.watch"
@@ -69,6 +67,9 @@ def _read(name: str) -> dict[str, Any]:
 
 def _of_a_job() -> list[dict[str, Any]]:
     """Returns the schema of a line for each event that names a job."""
+    from lockstep.chain.plain import schema_of
+    from lockstep.protocol.market.events import EVENTS
+
     around = {"block": {"type": "integer", "minimum": 0}, "chain_time": {"$ref": f"{_SHARED}time"}}
     lines = []
     for (_, name), kind in EVENTS.items():
