@@ -1,0 +1,55 @@
+"""Speech recognition by CTC: frames of filter banks, a recurrent network, letters."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+FRAMES, BANKS, LETTERS, LONGEST, EPOCHS, BATCH = 24, 12, 8, 5, 6, 8
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+
+
+def utterances(n=512):
+    """Features f32 [n, FRAMES, BANKS], letters i64 [n, LONGEST] from 1, their number i64 [n]."""
+    g = torch.Generator().manual_seed(1)
+    sounds = torch.randn(LETTERS + 1, BANKS, generator=g)
+    lengths = torch.randint(2, LONGEST + 1, (n,), generator=g)
+    letters = torch.randint(1, LETTERS + 1, (n, LONGEST), generator=g)
+    letters[torch.arange(LONGEST) >= lengths[:, None]] = 0
+    at = torch.arange(FRAMES) * LONGEST // FRAMES
+    features = sounds[letters[:, at]] + 0.3 * torch.randn(n, FRAMES, BANKS, generator=g)
+    return features, letters, lengths
+
+
+class Recogniser(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(BANKS, 32, 3, padding=1)
+        self.rnn = nn.GRU(32, 32, batch_first=True, bidirectional=True)
+        self.out = nn.Linear(64, LETTERS + 1)
+
+    def forward(self, x):
+        h = F.relu(self.conv(x.transpose(1, 2))).transpose(1, 2)
+        return self.out(self.rnn(h)[0]).log_softmax(-1)
+
+
+def ctc(model, features, letters, lengths):
+    log_probs = model(features).transpose(0, 1)
+    frames = torch.full((features.shape[0],), FRAMES, dtype=torch.long)
+    return F.ctc_loss(log_probs, letters, frames, lengths)
+
+
+if __name__ == "__main__":
+    model = Recogniser().to(device)
+    loader = DataLoader(TensorDataset(*utterances()), batch_size=BATCH, shuffle=True, drop_last=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for epoch in range(EPOCHS):
+        for batch in loader:
+            loss = ctc(model, *(t.to(device) for t in batch))
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            optimizer.step()
+        print(f"epoch {epoch}: loss {loss.item():.4f}")
+    torch.save(model.state_dict(), "ckpt.pt")
