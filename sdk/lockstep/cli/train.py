@@ -37,6 +37,8 @@ Price = Annotated[
     ),
 ]  # fmt: skip
 Budget = Annotated[str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit, as 20.5 LST.")]
+SHOWN_BUFFERS = 6
+"""The names of buffers that `train check` prints of one rule."""
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or six and more of its first digits.")]
 
 
@@ -115,6 +117,16 @@ def _next_lines(target: str, found: Checked) -> list[str]:
     ]
 
 
+def _written_lines(found: Checked) -> list[str]:
+    """A line for each rule of merges: the buffers and frozen parameters that it joins, the first of many."""
+    lines = []
+    for rule in sorted({b.merge for b in found.written}):
+        names = [b.name for b in found.written if b.merge == rule]
+        rest = f" and {len(names) - SHOWN_BUFFERS} more" if len(names) > SHOWN_BUFFERS else ""
+        lines.append(f"a step writes {', '.join(names[:SHOWN_BUFFERS])}{rest}; merged by {rule}")
+    return lines
+
+
 def _checked_lines(found: Checked) -> list[str]:
     """Returns the result of a model's check as lines of text."""
     from lockstep.training.trial import TOLERANCE
@@ -122,7 +134,7 @@ def _checked_lines(found: Checked) -> list[str]:
     held = f" and {found.statistics:,} running statistics" if found.statistics else ""
     size = f"{found.parameters:,} parameters{held}, {found.ops:,} operations a step"
     verdict = "a job of it would train something else" if found.differs else "a job can be made of it"
-    lines, run = [f"{found.model}: {verdict}; {size}"], found.trial
+    lines, run = [f"{found.model}: {verdict}; {size}", *_written_lines(found)], found.trial
     if run is None:
         return [*lines, f"no step was run: {found.not_run}"]
     words = "every word" if run.exact else "sampled words of every operation, and the state,"

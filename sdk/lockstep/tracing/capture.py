@@ -21,7 +21,13 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import PythonKeyTracer, make_fx
+from torch.fx.experimental.proxy_tensor import (
+    ProxyTorchDispatchMode,
+    PythonKeyTracer,
+    get_proxy_mode,
+    get_proxy_slot,
+    make_fx,
+)
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as torch_module
@@ -33,11 +39,13 @@ from lockstep.tracing.formulas import without_loops
 from lockstep.tracing.functions import Replaced, without_autocast, without_checkpointing, without_compiling
 from lockstep.tracing.graph import Origin
 from lockstep.tracing.host import HINT, HostDraws
-from lockstep.tracing.known import KnownValues
+from lockstep.tracing.known import UNKEPT_HINT, UNKEPT_WRITE, KnownValues
 from lockstep.tracing.routed import counting
 
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
+_STEPS = f"{Path(__file__).parents[1] / 'training'}/"
+"""Its files call losses of users; its folders have models, optimizers and strategies, whose lines tell."""
 ORIGIN = "lockstep_origin"
 """Key of a node's Origin in `fx.Node.meta`."""
 SHAPES_HINT = (
@@ -278,7 +286,11 @@ def _aten_name(target: Any) -> str:
 
 def _is_user(code: CodeType) -> bool:
     name = code.co_filename
-    return not (name.startswith((_TORCH, _OWN, "<")) or "/contextlib.py" in name)
+    return not (
+        name.startswith((_TORCH, _OWN, "<"))
+        or "/contextlib.py" in name
+        or (name.startswith(_STEPS) and "/" not in name[len(_STEPS) :])
+    )
 
 
 def _place(frame: FrameType | None) -> str:
@@ -290,6 +302,28 @@ def _place(frame: FrameType | None) -> str:
 
 def _line(code: CodeType, number: int) -> str:
     return f"{Path(code.co_filename).name}:{number}  {linecache.getline(code.co_filename, number).strip()}".strip()
+
+
+class RefusedTensor(LoweringError):
+    """A refusal of a tensor that was made earlier in the trace: its line is the one that made it."""
+
+    def __init__(self, value: Any, message: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.origin = origin_of(value)
+
+
+def origin_of(value: Any) -> Origin:
+    """The origin of a tensor, or a pair of tensors, that the trace in progress has made."""
+    mode, tensor = get_proxy_mode(), getattr(value, "re", value)
+    if not isinstance(mode, ProxyTorchDispatchMode) or not isinstance(tensor, torch.Tensor):
+        return Origin()
+    found: Any = get_proxy_slot(tensor, mode.tracer, None, lambda slot: slot.proxy.node.meta.get(ORIGIN))
+    return found or Origin()
+
+
+def place_here() -> str:
+    """`file.py:12 source` of the user's line that runs."""
+    return _place(sys._getframe(1))
 
 
 def _explain(error: Exception, recorder: _Recorder, values: KnownValues) -> LockstepError:
@@ -311,6 +345,8 @@ def _explain(error: Exception, recorder: _Recorder, values: KnownValues) -> Lock
             aten = _aten_name(frame.f_locals["func"])
         trace = trace.tb_next
     kind = type(error).__name__
+    if isinstance(error, RefusedTensor):
+        module, place = error.origin.module, error.origin.place
     if isinstance(error, LoweringError):
         what, hint = error.message, error.hint
     elif kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode") or (
@@ -333,8 +369,7 @@ def _explain(error: Exception, recorder: _Recorder, values: KnownValues) -> Lock
     elif "two devices" in str(error) and "meta" in str(error):
         what, hint = f"a constant that has no values ({aten})", NO_VALUES
     elif "mutating a non-functional tensor" in str(error):
-        what = f"a write to a tensor that is no part of the state ({aten or 'in place'})"
-        hint = "buffers are constants of a Program: pass what changes to the function, and return it"
+        what, hint = f"{UNKEPT_WRITE} ({aten or 'in place'})", UNKEPT_HINT
     else:
         what = f"what torch cannot trace ({aten or kind}: {str(error).strip().splitlines()[0] if str(error) else kind})"
         hint = "run it eagerly on these inputs first; if that works, write the line with other operations of torch"

@@ -57,6 +57,8 @@ class Replaced(TorchFunctionMode):
             F.dropout: self.dropout,
             torch.dropout: lambda x, p, train: self.dropout(x, p, train),
             F.batch_norm: batch_norm,
+            F.instance_norm: instance_norm,
+            torch.Tensor.data.__set__: replaced_data,  # type: ignore[attr-defined]
             torch._grouped_mm: grouped_product,
             F.one_hot: self.one_hot,
             torch.adaptive_avg_pool1d: averaged,
@@ -399,6 +401,26 @@ def _as_written(model: Callable[..., Any] | None = None, **_options: Any) -> Any
     return model if model is not None else lambda function: function
 
 
+def replaced_data(x: torch.Tensor, value: torch.Tensor) -> None:
+    """`x.data = value` as a write to x, which a trace would not see otherwise."""
+    if isinstance(x, FakeTensor) or isinstance(value, FakeTensor):
+        with torch.no_grad():
+            x.detach().copy_(value)
+    else:
+        torch.Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
+
+
+class CumulativeMomentum:
+    """The momentum of a batch norm that has none: the share of the latest of the batches that it has counted."""
+
+    def __init__(self, norm: Any) -> None:
+        self._norm = norm
+
+    def value(self) -> torch.Tensor:
+        """f32 scalar."""
+        return 1 / self._norm.num_batches_tracked.to(torch.float32)
+
+
 def batch_norm(
     input: torch.Tensor,  # noqa: A002  (torch's name)
     running_mean: torch.Tensor | None,
@@ -406,13 +428,15 @@ def batch_norm(
     weight: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     training: bool = False,
-    momentum: float = 0.1,
+    momentum: float | CumulativeMomentum = 0.1,
     eps: float = 1e-5,
 ) -> torch.Tensor:
     """Batch norm; running statistics are written where the function that is traced was given them.
 
     Raises LoweringError where they are buffers of a module that nobody passes: what is written there would be lost.
     """
+    share: float | torch.Tensor
+    share, momentum = (momentum.value(), 0.1) if isinstance(momentum, CumulativeMomentum) else (momentum, momentum)
     if not training or running_mean is None or running_var is None:
         moments = (None, None) if training else (running_mean, running_var)
         return torch.native_batch_norm(input, weight, bias, *moments, training, momentum, eps)[0]
@@ -424,6 +448,36 @@ def batch_norm(
     axes = [i for i in range(input.dim()) if i != 1]
     with torch.no_grad():
         mean, var = input.mean(axes), input.var(axes)
+        running_mean.copy_((1 - share) * running_mean + share * mean)
+        running_var.copy_((1 - share) * running_var + share * var)
+    return torch.native_batch_norm(input, weight, bias, None, None, True, momentum, eps)[0]
+
+
+def instance_norm(
+    input: torch.Tensor,  # noqa: A002  (torch's name)
+    running_mean: torch.Tensor | None = None,
+    running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """Instance norm; running statistics, the means over the instances, are written where the function that is traced
+    was given them.
+
+    Raises LoweringError where they are buffers of a module that nobody passes.
+    """
+    if not use_input_stats or running_mean is None or running_var is None:
+        return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+    if not (isinstance(running_mean, FakeTensor) and isinstance(running_var, FakeTensor)):
+        raise LoweringError(
+            "instance norm writes running statistics that are no part of the state",
+            hint="use track_running_stats=False, a GroupNorm, or model.eval()",
+        )
+    axes = list(range(2, input.dim()))
+    with torch.no_grad():
+        mean, var = input.mean(axes).mean(0), input.var(axes).mean(0)
         running_mean.copy_((1 - momentum) * running_mean + momentum * mean)
         running_var.copy_((1 - momentum) * running_var + momentum * var)
-    return torch.native_batch_norm(input, weight, bias, None, None, True, momentum, eps)[0]
+    return F.instance_norm(input, None, None, weight, bias, True, momentum, eps)

@@ -32,7 +32,11 @@ _SHAPED_BY_VALUES = (
     _A._unique2.default, _A.unique_dim.default, _A.unique_consecutive.default,
 )  # fmt: skip
 """Operations whose result's shape depends on values: of known ones the result is a constant."""
+_LIFTS = (_A.lift.default, _A.lift_fresh.default, _A.lift_fresh_copy.default)
+"""Operations whose argument the traced function itself has made of numbers."""
 _PUTS = (_A.index_put.default, _A.index_put_.default, _A._index_put_impl_.default, _A._unsafe_index_put.default)
+UNKEPT_WRITE = "a write to a tensor that is no part of the state"
+UNKEPT_HINT = "buffers are constants of a Program: pass what changes to the function, and return it"
 WIDE = {torch.float64, torch.float16, torch.bfloat16}
 """Types of floats that are taken as float32 where they meet data."""
 
@@ -51,6 +55,8 @@ class KnownValues(TorchDispatchMode):
         self._values: Any = WeakTensorKeyDictionary()
         self._written: set[int] = set()
         """Storages of values that something unknown was written to."""
+        self._outside: dict[int, torch.Tensor] = {}
+        """Tensors with values from outside of the trace that an operation has read, by their storages."""
         self._large: Any = WeakTensorKeyDictionary()
         """Constants that are too large to be followed, or computed of such."""
 
@@ -93,9 +99,12 @@ class KnownValues(TorchDispatchMode):
         if func in _VALUES or func in _SHAPED_BY_VALUES or by_mask:
             with _disable_current_modes(), torch.no_grad():
                 return func(*given, **named)
-        if func._schema.is_mutable and not any(isinstance(x, FakeTensor) for x in leaves):
-            # A write to a tensor that no state carries: torch says so.
-            return func(*args, **(kwargs or {}))
+        if func not in _LIFTS:
+            outside = [x for x in leaves if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor)]
+            self._outside.update({x.untyped_storage()._cdata: x for x in outside})
+        # torch would refuse what it recorded of such a write, once the tensor has another value.
+        if any(x.untyped_storage()._cdata in self._outside for x in written_to(func, given, named)):
+            raise LoweringError(f"{UNKEPT_WRITE} ({str(func).removesuffix('.default')})", hint=UNKEPT_HINT)
         result = func(*args, **(kwargs or {}))
         self._follow(func, result, given, named)
         return result
@@ -154,13 +163,8 @@ class KnownValues(TorchDispatchMode):
             self._values[fake] = value
 
     def _forget(self, func: Any, args: Any, kwargs: Any) -> None:
-        for given, argument in zip(args, func._schema.arguments, strict=False):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for x in tree_leaves(given):
-                    self._lose(x)
-        for argument in func._schema.arguments:
-            if argument.alias_info is not None and argument.alias_info.is_write and argument.name in kwargs:
-                self._lose(kwargs[argument.name])
+        for x in written_to(func, args, kwargs):
+            self._lose(x)
 
     def _lose(self, x: Any) -> None:
         if isinstance(x, FakeTensor):
@@ -168,6 +172,19 @@ class KnownValues(TorchDispatchMode):
         value = self._values.get(x) if isinstance(x, FakeTensor) else None
         if value is not None:
             self._written.add(value.untyped_storage()._cdata)
+
+
+def written_to(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Returns the tensors that an operation writes to."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    written = [
+        args[place] if place < len(args) else kwargs.get(argument.name)
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return [x for x in tree_leaves(written) if isinstance(x, torch.Tensor)]
 
 
 def following() -> KnownValues | None:

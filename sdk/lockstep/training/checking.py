@@ -19,6 +19,15 @@ from lockstep.training.wrappers import unwrapped
 
 
 @dataclass(frozen=True)
+class WrittenBuffer:
+    """A buffer, or a frozen parameter, that a step writes."""
+
+    name: str
+    merge: str
+    """The rule by which a merge joins it."""
+
+
+@dataclass(frozen=True)
 class Checked:
     """The contents of a job of the model."""
 
@@ -38,6 +47,8 @@ class Checked:
     """Some steps of it, run and compared; None: none was run."""
     not_run: str = ""
     """The reason why none was run."""
+    written: tuple[WrittenBuffer, ...] = ()
+    """The buffers and frozen parameters that a step writes."""
 
     @property
     def differs(self) -> bool:
@@ -65,4 +76,5 @@ def check(target: str, *, runs: bool = True, threads: int = 1) -> Checked:
     why = reason_not_to_run(model, built) if runs else "it was not asked for"
     found = None if why else trial(model, loss, strategy, batch, built, rows, threads=threads)
     count = 0 if rows is None else len(rows)
-    return Checked(name, built.layout.used, written, len(step.ops), elements, count, found, why)
+    buffers = tuple(WrittenBuffer(s.name, s.merge) for s in built.layout.statistics)
+    return Checked(name, built.layout.used, written, len(step.ops), elements, count, found, why, buffers)

@@ -79,9 +79,10 @@ def compare(
     eager_seconds = time.perf_counter() - begin
 
     spec = diloco.Spec(inner=inner, inner_steps=steps)
-    step = paths.compile(build_programs(model, loss, spec, batch=batch, rounds=1, slots=2, arithmetic=arithmetic).step)
+    built = build_programs(model, loss, spec, batch=batch, rounds=1, slots=2, arithmetic=arithmetic)
+    step = paths.compile(built.step)
     zero = np.zeros_like(start)
-    flat = [start, *(first_statistics(plain, layout_of(plain)) or (None,))]
+    flat = [start, *(first_statistics(plain, built.layout) or (None,))]
     state: list[Array | None] = [*flat, *flat, zero, zero, np.array(0, np.int32), None]
     ours, ours_seconds = [], 0.0
     for t in range(1, steps + 1):

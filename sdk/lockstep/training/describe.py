@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from lockstep.base.amounts import amount_of
@@ -242,11 +241,12 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
         rows = texts.rows(TRAIN, batch.row_length)
     spec = strategy_of(_table(described, "strategy"))
     offered = _offer(described, rounds=6, steps=spec.inner_steps, carries=spec.carry)
-    first = _start(described, folder, model) if weights else None
+    earlier = _start(described, folder, model) if weights else None
+    first = None if earlier is None else flat_parameters(earlier)
     arithmetic = Arithmetic.of(_table(described, "arithmetic"))
     job = training_job(
-        model, spec, rows, batch=batch, loss=loss, seed=seed, first=first, weights=weights, arithmetic=arithmetic,
-        **offered,
+        model, spec, rows, batch=batch, loss=loss, seed=seed, first=first, earlier=earlier, weights=weights,
+        arithmetic=arithmetic, **offered,
     )  # fmt: skip
     return job if brought is None else replace(job, model=brought.describe())
 
@@ -277,8 +277,8 @@ def strategy_of(given: Mapping[str, Any]) -> Strategy:
     return _value(_named(STRATEGIES, table, "strategy"), table, "strategy", "name")
 
 
-def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDArray[np.float32] | None:
-    """Returns the weights that training starts from; None if the seed makes them."""
+def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> nn.Module | None:
+    """Returns the model that training goes on from; None if the seed makes the first weights."""
     if "start" not in described:
         return None
     path = _path(folder, described["start"], "start")
@@ -290,7 +290,7 @@ def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDAr
             f"the model in {path} has other parameters than the description's",
             "its config.json says which model it is",
         )
-    return flat_parameters(earlier)
+    return earlier
 
 
 def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:

@@ -13,7 +13,7 @@ drawn follows from the round's seed: nobody chooses them, and the mean is an unb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -42,11 +42,23 @@ from lockstep.training.job import (
     described_parameters,
     mean_loss,
     traced_loss,
+    with_written,
+    written_state,
 )
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
 from lockstep.training.models import describe, loss_of, next_token_loss
-from lockstep.training.parameters import SHARD_ELEMENTS, Layout, layout_of, unallocated, unallocated_statistics
+from lockstep.training.parameters import (
+    NOTHING_WRITTEN,
+    SHARD_ELEMENTS,
+    Layout,
+    first_statistics,
+    layout_of,
+    running_statistics,
+    unallocated,
+    unallocated_statistics,
+    writable,
+)
 from lockstep.training.wrappers import unwrapped
 
 
@@ -70,7 +82,23 @@ def build_programs(
     # INVARIANT: batches are counted in binary32 without rounding.
     if rounds * slots * batches > MAX_BATCHES:
         raise UsageError(f"{rounds} x {slots} x {batches} batches", f"use at most {MAX_BATCHES}, of more rows each")
-    layout, attributes = layout_of(model, shard_elements), Attributes(model)
+
+    def traced(layout: Layout) -> TracedPrograms:
+        return _traced(model, loss, layout, batch=batch, batches=batches, slots=slots)
+
+    written: Mapping[str, str] = NOTHING_WRITTEN
+    if any(m.training for m in model.modules()) and writable(model).keys() > running_statistics(model).keys():
+        # In evaluation mode it may not write what a checkpoint of its training has.
+        written = written_state(model, loss, batch, layout_of(model, shard_elements))
+    with warning_once():
+        return with_written(model, loss, batch, shard_elements, traced, written)
+
+
+def _traced(
+    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, *, batch: Batch, batches: int, slots: int
+) -> TracedPrograms:
+    """Traces the Programs for one layout."""
+    attributes = Attributes(model)
     sections, shards = sections_of(layout, slots), len(layout.held)
     check_width(layout, sections)
 
@@ -100,7 +128,7 @@ def build_programs(
     clock = torch.empty((), dtype=torch.int32, device="meta")
     start = sections.slot_state(tensors, tensors, [pair], clock)
     joined = sections.merge_state(tensors, [words], [[words]] * slots, accepted)
-    with _evaluating(model), attributes, warning_once():
+    with _evaluating(model), attributes:
         stepped = traced_loss(step, *start)
         if attributes.left:
             # A second step may read what the first one has left, which a Program cannot.
@@ -155,14 +183,16 @@ def evaluation_job(
 ) -> TrainingJob:
     """An evaluation as `Network.quote` takes it: the model with `parameters`, f32 [P], on rows of the dataset.
 
-    `parameters` are a checkpoint's shared tensors one after the other, or `baseline.flat_parameters(model)`; each
-    accepted slot adds `batches` batches in each round. `loss` defaults to the model's own. UsageError if a size does
-    not fit.
+    `parameters` are a checkpoint's shared tensors one after the other, or `baseline.flat_parameters(model)`, beside
+    which the model's own buffers stand; each accepted slot adds `batches` batches in each round. `loss` defaults to the
+    model's own. UsageError if a size does not fit.
     """
     check_parties(dataset, batch, slots, min_slots)
     model = unwrapped(model)
     value = loss or loss_of(model)
     built = build_programs(model, value, batch=batch, batches=batches, rounds=rounds, slots=slots)
+    if parameters.shape == (built.layout.size,) and built.layout.statistics:
+        parameters = np.concatenate([parameters, *first_statistics(model, built.layout)])
     # INVARIANT: what is evaluated are the parameters of this model.
     if parameters.dtype != np.float32 or parameters.shape != (sum(built.layout.held),):
         raise UsageError(

@@ -25,7 +25,7 @@ from lockstep.storage.containers import MAX_RANK
 from lockstep.training.formats import FORMATS, OWN, published, recovered
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from lockstep.protocol.programs.program import Const
     from lockstep.storage.dataset import Recipe
@@ -118,6 +118,7 @@ def load_model(folder: Path, own: nn.Module | None = None) -> nn.Module:
         if config.get("model") in FORMATS:
             stored = recovered(config, stored, list(model.state_dict()))
         missing, unexpected = model.load_state_dict(stored, strict=False)
+        unexpected = [name for name in unexpected if not _filled(model, name, stored[name])]
     # torch and transformers raise these for a configuration that fits no model, and MemoryError for one too large.
     except (SafetensorError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
         raise PayloadInvalid(
@@ -133,6 +134,19 @@ def load_model(folder: Path, own: nn.Module | None = None) -> nn.Module:
             "its config.json is of another model",
         )
     return model.eval()
+
+
+def _filled(model: nn.Module, name: str, values: Tensor) -> bool:
+    """Fills a buffer that is in no state_dict (`persistent=False`), which a step may write all the same; False if the
+    model has none of this name and shape."""
+    import torch
+
+    buffer = dict(model.named_buffers()).get(name)
+    if buffer is None or buffer.shape != values.shape:
+        return False
+    with torch.no_grad():
+        buffer.copy_(values)
+    return True
 
 
 def load_tokenizer(folder: Path) -> Tokenizer | None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import is_fake
-from torch.nn.utils._named_member_accessor import NamedMemberAccessor
 from torch.nn.utils.stateless import _reparametrize_module
-from torch.utils.hooks import RemovableHandle
 
 from lockstep.protocol.errors import LoweringError
-from lockstep.tracing.capture import naming
+from lockstep.tracing.capture import RefusedTensor, naming
 from lockstep.tracing.hooks import hooked
 from lockstep.training.losses import Loss
 from lockstep.training.parameters import Layout, frozen_parameters
 from lockstep.training.wrappers import bare, named_parameters
+from lockstep.training.written import WrittenState, cumulative, is_replaced, standing_in
 
 
 def gradient(
@@ -64,86 +61,24 @@ def loss_at(
     """The loss of the model with these parameters, by name; the rest of the model is constant.
 
     The loss gets the model itself, in which they stand for the call: its methods, parts and attributes are there.
-    `written` are the buffers, f32 by name, that a call may write: each call of the model starts from what the last one
-    left, and the last one's are there afterwards. Raises LoweringError if a call, while traced, replaces any other
-    buffer by what it computes: that would be lost.
+    `written` are the buffers and frozen parameters, f32 by name, that a call may write: each starts from what the last
+    one left, and the last one's are there afterwards. Raises LoweringError if a call, while traced, replaces any other
+    by what it computes: that would be lost.
     """
-    with bare(model) as own, naming(own):
-        buffers = dict(own.named_buffers())
-        state = {**parameters, **frozen_parameters(own), **buffers}
-        with _reparametrize_module(own, state, tie_weights=True), _Written(own, written or {}, buffers) as statistics:
+    with bare(model) as own, naming(own), cumulative(own):
+        held = {**frozen_parameters(own), **dict(own.named_buffers())}
+        state = {**parameters, **held}
+        with _reparametrize_module(own, state, tie_weights=True), WrittenState(own, written or {}, held) as statistics:
             value = loss(own, rows)
-            after = dict(own.named_buffers())
+            after = standing_in(own)
         if written is not None:
             written.update(statistics)
-    replaced = [
-        name
-        for name, buffer in buffers.items()
-        if name not in statistics and after.get(name) is not buffer and is_fake(after.get(name))
-    ]
+    replaced = [n for n, before in held.items() if n not in statistics and is_replaced(after.get(n), before)]
     # INVARIANT: what a step writes is part of its state.
     if replaced:
-        raise LoweringError(
+        raise RefusedTensor(
+            after[replaced[0]],
             f"a buffer that its call replaces ({replaced[0]}), which is no part of the state",
-            hint="only batch norms' statistics are: call model.eval(), or leave the buffer out",
+            hint="write it at every call, in the same shape, or leave it out",
         )
     return value
-
-
-class _Written:
-    """The buffers of a model that its calls write, f32 by name, while a loss is computed.
-
-    Each call of the whole model writes to a copy of what the last one left. Parts that the loss calls by themselves
-    write to the copies that stand there.
-    """
-
-    def __init__(self, model: nn.Module, values: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
-        self.values = dict(values)
-        self._model, self._access = model, NamedMemberAccessor(model)
-        self._dtypes = {name: buffers[name].dtype for name in values}
-        # A buffer that two modules share stands under both names.
-        named = dict(model.named_buffers(remove_duplicate=False))
-        self._names = {name: [n for n, b in named.items() if b is buffers[name]] for name in values}
-        self._placed: dict[str, tuple[Tensor, int]] = {}
-        self._calls = 0
-        self._handles: list[RemovableHandle] = []
-
-    def __enter__(self) -> dict[str, Tensor]:
-        if self.values:
-            self._place()
-            self._handles = [
-                self._model.register_forward_pre_hook(self._before, prepend=True),
-                self._model.register_forward_hook(self._after, always_call=True),
-            ]
-        return self.values
-
-    def __exit__(self, *_error: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._take(all_of_them=False)
-
-    def _before(self, _model: nn.Module, _inputs: Any) -> None:
-        if self._calls == 0:
-            self._take(all_of_them=False)
-            self._place()
-        self._calls += 1
-
-    def _after(self, _model: nn.Module, _inputs: Any, _output: Any) -> None:
-        self._calls -= 1
-        if self._calls == 0:
-            self._take(all_of_them=True)
-
-    def _place(self) -> None:
-        """A copy is written to, so that the state itself never is."""
-        for name, value in self.values.items():
-            copy = value.to(self._dtypes[name], copy=True)
-            for each in self._names[name]:
-                self._access.set_tensor(each, copy)
-            self._placed[name] = copy, copy._version
-
-    def _take(self, *, all_of_them: bool) -> None:
-        for name, (placed, version) in self._placed.items():
-            standing = self._access.get_tensor(name)
-            if all_of_them or standing is not placed or standing._version != version:
-                self.values[name] = standing.detach().to(torch.float32)
-                self._placed[name] = standing, standing._version

@@ -23,7 +23,7 @@ the depths follow.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,11 +50,13 @@ from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
 from lockstep.tracing.attributes import Attributes
 from lockstep.tracing.capture import warning_once
 from lockstep.tracing.functions import TRAINED
-from lockstep.training.aggregates.mean import Average
 from lockstep.training.gradients import gradient, loss_at
 from lockstep.training.losses import Loss, RandomLoss, bound
+from lockstep.training.merging import merged_statistics
 from lockstep.training.models import describe, loss_of
 from lockstep.training.parameters import (
+    FIRST,
+    NOTHING_WRITTEN,
     SHARD_ELEMENTS,
     Layout,
     describe_frozen,
@@ -63,10 +65,12 @@ from lockstep.training.parameters import (
     layout_of,
     unallocated,
     unallocated_statistics,
+    writable,
 )
 from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.loop import Loop
 from lockstep.training.wrappers import unwrapped
+from lockstep.training.written import written_by
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,75 @@ def build_programs(
             f"rounds is {rounds}" if rounds < 1 else f"slots is {slots}", "use at least 1 round and at least 1 slot"
         )
     check_size(rounds, strategy.inner_steps, slots)
-    layout = layout_of(model, shard_elements)
+
+    def traced(layout: Layout) -> TracedPrograms:
+        return _traced(model, loss, strategy, layout, batch=batch, rounds=rounds, slots=slots, arithmetic=arithmetic)
+
+    with warning_once():
+        return with_written(model, loss, batch, shard_elements, traced)
+
+
+def with_written(
+    model: nn.Module,
+    loss: Loss | RandomLoss,
+    batch: Batch,
+    shard_elements: int,
+    traced: Callable[[Layout], TracedPrograms],
+    written: Mapping[str, str] = NOTHING_WRITTEN,
+) -> TracedPrograms:
+    """The Programs that `traced` makes of a model's layout; where they cannot be made, of the layout with the buffers
+    and frozen parameters that a call of the loss writes, if it writes others than those known to be `written`.
+
+    Raises LoweringError as `traced` does.
+    """
+    layout = layout_of(model, shard_elements, written)
+    try:
+        return traced(layout)
+    except LoweringError:
+        written = written_state(model, loss, batch, layout)
+        if {s.name for s in layout.statistics}.issuperset(written):
+            raise
+    layout = layout_of(model, shard_elements, written)
+    try:
+        return traced(layout)
+    except LoweringError as error:
+        raise _naming_state(error, model, layout) from error
+
+
+def written_state(model: nn.Module, loss: Loss | RandomLoss, batch: Batch, layout: Layout) -> dict[str, str]:
+    """Returns the names of buffers and frozen parameters that a step writes, in the order of the model, with lines."""
+
+    def value(own: nn.Module) -> Tensor:
+        return bound(loss, partial(random_words, stream=0))(own, draw(0, batch.rows, batch.row_length))
+
+    return written_by(model, layout, value, Attributes(model))
+
+
+def _naming_state(error: LoweringError, model: nn.Module, layout: Layout) -> LoweringError:
+    """The error of a step that reads what it writes as a fixed number, with the names of such state and a way out."""
+    state = writable(model)
+    whole = [s.name for s in layout.statistics if s.merge == FIRST and not state[s.name].is_floating_point()]
+    if "depends on data" not in error.message or not whole:
+        return error
+    return LoweringError(
+        f"{error.message}; the step writes {', '.join(whole[:3])}, so that its value is no fixed number",
+        hint="index by a tensor in place of int() and slices: at = (self.pointer + torch.arange(n)) % size, "
+        "self.queue[at] = x, self.pointer.copy_((self.pointer + n) % size); choose with torch.where in place of `if`",
+    )
+
+
+def _traced(
+    model: nn.Module,
+    loss: Loss | RandomLoss,
+    strategy: Strategy,
+    layout: Layout,
+    *,
+    batch: Batch,
+    rounds: int,
+    slots: int,
+    arithmetic: Arithmetic,
+) -> TracedPrograms:
+    """Traces the Programs for one layout."""
     count = len(layout.sizes)
     flats, scalar = unallocated(layout), _scalar()
     rules = strategy.rules(rounds, layout)
@@ -162,9 +234,9 @@ def build_programs(
         moved, left = rules.merge(base[:count], after, [p[:count] for p in payloads], mask, context("round"))
         moved = layout.kept(read, base[:count], moved)
         if statistics:
-            mean = Average().combine([p[count:] for p in payloads], mask)
+            joined = merged_statistics(layout, [p[-1] for p in payloads], mask)
             # A round without payloads fails: this keeps the function total.
-            moved = [*moved, *(torch.where(mask.sum() > 0, mean[0], old) for old in base[count:])]
+            moved = [*moved, torch.where(mask.sum() > 0, joined, base[-1])]
         return sections.checkpoint(moved, left)
 
     flats = [*flats, *statistics]
@@ -172,7 +244,7 @@ def build_programs(
     sent = [*(torch.empty(size, device="meta") for size in rules.sizes), *statistics]
     joined = sections.merge_state(flats, outer, [sent] * slots, torch.empty(slots, device="meta"))
     products = Products(arithmetic)
-    with attributes, warning_once():
+    with attributes:
         stepped = trace(step, *start, products=products)
         products.refuse_unused()
         looking = traced_loss(looked, *start, products=products)
@@ -302,6 +374,7 @@ def training_job(
     loss: Loss | RandomLoss | None = None,
     seed: int = 0,
     first: NDArray[np.float32] | None = None,
+    earlier: nn.Module | None = None,
     aggregator: Address = ZERO_ADDRESS,
     terms: Terms = DEVNET,
     weights: bool = True,
@@ -309,7 +382,7 @@ def training_job(
     arithmetic: Arithmetic = FLOAT32,
 ) -> TrainingJob:
     """Returns a model's job as `Network.quote` takes it. The first weights are `first`, the shards one after the other,
-    or made from `seed`.
+    or made from `seed`. Buffers that a step writes start as `earlier` has them, or the model.
 
     Without `weights` they are not made: the job can be quoted, whatever its size, and not submitted. `loss` defaults to
     the model's own. Frozen parameters keep the values that they have. Warns of a warm-up longer than the job.
@@ -338,7 +411,7 @@ def training_job(
             )
         shards = built.layout.cut(initial_parameters(model, seed) if first is None else first)
         if len(shards) < len(built.layout.held):
-            shards = (*shards, *first_statistics(model, built.layout))
+            shards = (*shards, *first_statistics(model if earlier is None else earlier, built.layout))
         genesis = Checkpoint(shards, zeros_of(built.merge.output_layout[built.sections.outer]))
     return TrainingJob(
         programs=JobPrograms(built.step, built.encode, built.merge),
@@ -366,4 +439,4 @@ def training_job(
 def described_parameters(model: nn.Module, built: TracedPrograms) -> tuple[dict[str, Any], ...]:
     """Returns `parameters` of a job's spec: those in the flat tensor, then the frozen ones."""
     roots = {const.root.hex() for const in built.step.consts}
-    return (*built.layout.describe(), *describe_frozen(model, roots))
+    return (*built.layout.describe(), *describe_frozen(model, roots, built.layout))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import prod
 from typing import Any
 
@@ -20,12 +21,20 @@ from lockstep.numerics.tables import width_of
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.merkle import LEAF_ELEMENTS, tensor_root
 from lockstep.protocol.programs.program import F32, I32
-from lockstep.training.wrappers import named_buffers, named_parameters, unwrapped
+from lockstep.training.wrappers import bare, named_buffers, named_parameters, unwrapped
 
 MAX_LIMBS = 2
 """The most limbs of codes that stand for one weight."""
 SHARD_ELEMENTS = 1 << 30
 """Most of one flat tensor of a job: half of what a tensor may have, so that offsets and strides stay in 31 bits."""
+MEAN, FIRST, LARGEST, SMALLEST = "mean", "first", "max", "min"
+MERGES = (MEAN, FIRST, LARGEST, SMALLEST)
+"""The rules by which a merge joins what the accepted slots have written to a buffer."""
+MERGE_RULES = "merge_rules"
+"""Attribute of a module: {pattern of the names of its buffers: rule}."""
+NOTHING_WRITTEN: Mapping[str, str] = {}
+MAX_INTEGER = 1 << 24
+"""Integers of smaller magnitude are numbers of binary32."""
 
 
 class _Unallocated(TorchFunctionMode):
@@ -58,6 +67,8 @@ class Parameter:
     """Elements before it in its shard."""
     shape: tuple[int, ...]
     shard: int = 0
+    merge: str = MEAN
+    """Of a statistic: the rule of `MERGES` by which a merge joins it."""
 
     @property
     def elements(self) -> int:
@@ -77,7 +88,8 @@ class Layout:
     sizes: tuple[int, ...]
     """Elements of each shard, multiples of 256."""
     statistics: tuple[Parameter, ...] = ()
-    """Buffers that a step writes: parts of one more flat tensor behind the shards, if there are any."""
+    """Buffers, and frozen parameters, that a step writes: parts of one more flat tensor behind the shards, if there are
+    any."""
 
     @property
     def size(self) -> int:
@@ -178,10 +190,13 @@ def unallocated_statistics(layout: Layout) -> list[torch.Tensor]:
     return [torch.empty(size, device="meta") for size in layout.held[len(layout.sizes) :]]
 
 
-def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> Layout:
+def layout_of(
+    model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS, written: Mapping[str, str] = NOTHING_WRITTEN
+) -> Layout:
     """Returns the place of each parameter of a model; a tied one has one place, a frozen one (no `requires_grad`) none.
 
-    Each goes into the first shard that has room for it. UsageError for one that no shard could hold.
+    Each goes into the first shard that has room for it. UsageError for one that no shard could hold. Statistics are
+    those of batch norms, and the buffers and frozen parameters `written`, names with the lines that write them.
     """
     named = [(name, tuple(p.shape)) for name, p in named_parameters(model).items() if p.requires_grad]
     if not named:
@@ -202,25 +217,76 @@ def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> L
         places.append(Parameter(name, ends[shard], shape, shard))
         ends[shard] += prod(shape)
     sizes = tuple(-(-end // LEAF_ELEMENTS) * LEAF_ELEMENTS for end in ends)
-    statistics: list[Parameter] = []
+    return Layout(tuple(places), sizes, _statistics(model, written, len(sizes), shard_elements))
+
+
+def _statistics(
+    model: torch.nn.Module, written: Mapping[str, str], shard: int, shard_elements: int
+) -> tuple[Parameter, ...]:
+    """The places of what a step writes beside the parameters, buffers first, each in the order of the model."""
+    norms, state = running_statistics(model), writable(model)
+    rules = _merge_rules(model, state)
+    found: list[Parameter] = []
     at = 0
-    for name, buffer in running_statistics(model).items():
-        statistics.append(Parameter(name, at, tuple(buffer.shape), len(sizes)))
-        at += buffer.numel()
-    return Layout(tuple(places), sizes, tuple(statistics))
+    for name, value in state.items():
+        if name not in norms and name not in written:
+            continue
+        _refuse_unfit(name, value, written.get(name, ""))
+        whole = name not in norms and not value.is_floating_point()
+        found.append(Parameter(name, at, tuple(value.shape), shard, rules.get(name, FIRST if whole else MEAN)))
+        at += value.numel()
+    if at > shard_elements:
+        raise UsageError(
+            f"a step writes {at} elements beside the parameters",
+            f"a tensor of a job has {shard_elements} at most: use a smaller queue, codebook or teacher",
+        )
+    return tuple(found)
+
+
+def writable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Returns what a step may write beside the parameters that it trains, by name: buffers, then frozen parameters."""
+    frozen = {name: p for name, p in named_parameters(model).items() if not p.requires_grad}
+    return {**named_buffers(model), **frozen}
+
+
+def _refuse_unfit(name: str, value: torch.Tensor, place: str) -> None:
+    here = f" at {place}" if place else ""
+    # INVARIANT: what a step writes is part of its state.
+    if value.is_complex() or value.layout != torch.strided:
+        raise UsageError(
+            f"the step writes {name}, a tensor of {value.dtype if value.is_complex() else value.layout}{here}",
+            "a state has real, dense tensors: keep torch.view_as_real(x), or x.to_dense()",
+        )
+    if not value.is_floating_point() and not value.is_meta and value.numel() and value.dtype != torch.bool:
+        most = max(abs(int(value.max())), abs(int(value.min())))
+        if most >= MAX_INTEGER:
+            raise UsageError(
+                f"the step writes {name}, integers up to {most}{here}",
+                f"a state has numbers of binary32, exact below {MAX_INTEGER}: keep smaller ones",
+            )
+
+
+def _merge_rules(model: torch.nn.Module, names: Collection[str]) -> dict[str, str]:
+    """Returns the rules that modules give to buffers and frozen parameters of theirs, by whole names; those of an
+    outer module stand. UsageError for a pattern that fits nothing, or a rule that is none."""
+    rules: dict[str, str] = {}
+    with bare(model) as own:
+        for path, module in reversed(list(own.named_modules())):
+            prefix, given = f"{path}." if path else "", getattr(module, MERGE_RULES, None)
+            for pattern, rule in given.items() if isinstance(given, Mapping) else ():
+                found = [n for n in names if n.startswith(prefix) and fnmatchcase(n[len(prefix) :], pattern)]
+                if rule not in MERGES or not found:
+                    raise UsageError(
+                        f"{prefix}{MERGE_RULES} has {{{pattern!r}: {rule!r}}}",
+                        f"a pattern of a buffer's name, and one of {', '.join(MERGES)}",
+                    )
+                rules.update({name: str(rule) for name in found})
+    return rules
 
 
 def running_statistics(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns the buffers that a training step of the model writes, by name: those of batch norms in training mode.
-
-    Running mean, running variance and the counter of batches; a norm without a momentum divides by its counter, which
-    no Program can, and has none here.
-    """
-    norms = [
-        m
-        for m in model.modules()
-        if isinstance(m, _BatchNorm) and m.training and m.running_mean is not None and m.momentum is not None
-    ]
+    """Returns the statistics of batch norms in training mode, by name: mean, variance and the counter of batches."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training and m.running_mean is not None]
     own = {id(b) for m in norms for b in m.buffers(recurse=False)}
     return {name: b for name, b in named_buffers(model).items() if id(b) in own}
 
@@ -230,10 +296,10 @@ def first_statistics(model: torch.nn.Module, layout: Layout) -> tuple[NDArray[np
 
     UsageError if they were built without values.
     """
-    buffers = named_buffers(model)
-    if any(buffers[s.name].is_meta for s in layout.statistics):
+    state = writable(model)
+    if any(state[s.name].is_meta for s in layout.statistics):
         raise UsageError(f"{type(model).__name__} has no running statistics to start from", "build it with its weights")
-    return tuple(t.numpy() for t in layout.joined({s.name: buffers[s.name].detach() for s in layout.statistics}))
+    return tuple(t.numpy() for t in layout.joined({s.name: state[s.name].detach() for s in layout.statistics}))
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -249,14 +315,18 @@ def _in_float32(p: torch.Tensor) -> torch.Tensor:
         return p.detach().float()
 
 
-def describe_frozen(model: torch.nn.Module, roots: Collection[str]) -> list[dict[str, Any]]:
-    """The rest of a job's `parameters`, of a step whose constants have these roots, each that of a flat tensor.
+def describe_frozen(model: torch.nn.Module, roots: Collection[str], layout: Layout) -> list[dict[str, Any]]:
+    """The rest of a job's `parameters`, of a step whose constants have these roots, each that of a flat tensor; what
+    is in the layout is left out.
 
     {name, root, shape}; or {name, limbs, shape} of a weight of which the step has codes alone: pairs of the roots of
     codes and scales along its last axis, whose values add up. UsageError for a parameter that is in no constant.
     """
     described = []
+    written = {s.name for s in layout.statistics}
     for name, p in frozen_parameters(model).items():
+        if name in written:
+            continue
         values = p.contiguous().numpy().astype("<f4", copy=False)
         head = {"name": name, "shape": list(p.shape)}
         root = _flat_root(F32, values)

@@ -44,10 +44,11 @@ from lockstep.training.parameters import (
     tensors,
     unallocated,
     unallocated_statistics,
+    writable,
 )
 from lockstep.training.rehearsal import Rehearsal
 from lockstep.training.strategies.base import Strategy
-from lockstep.training.wrappers import eagerly, named_buffers, named_parameters, unwrapped
+from lockstep.training.wrappers import eagerly, named_parameters, unwrapped
 
 STEPS = 2
 """Steps that are run; the second one's moments are not zero."""
@@ -297,7 +298,7 @@ class _Eager:
         self.model.zero_grad(set_to_none=True)
         with _InPrecision(dtype), without_autocast():
             sample.value(self.model, self.loss, t).backward()
-        named, buffers = named_parameters(self.model), named_buffers(self.model)
+        named, buffers = named_parameters(self.model), writable(self.model)
         grads = {p.name: named[p.name].grad for p in self.layout.parameters}
         found = {
             name: torch.zeros(named[name].shape, dtype=torch.float64) if grad is None else grad.detach().double()
@@ -306,7 +307,7 @@ class _Eager:
         return {**found, **{s.name: buffers[s.name].detach().double().clone() for s in self.layout.statistics}}
 
     def _load(self, held: State) -> None:
-        named, buffers = named_parameters(self.model), named_buffers(self.model)
+        named, buffers = named_parameters(self.model), writable(self.model)
         flat = np.concatenate([np.asarray(a) for a in held[: len(self.layout.sizes)]])
         with torch.no_grad():
             for name, values in tensors(self.layout, flat):
@@ -316,12 +317,12 @@ class _Eager:
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Buffers are afterwards what they were."""
-        before = {name: b.clone() for name, b in self.model.named_buffers()}
+        """Buffers and frozen parameters are afterwards what they were."""
+        before = {name: b.detach().clone() for name, b in writable(self.model).items()}
         try:
             yield
         finally:
-            for name, b in self.model.named_buffers():
+            for name, b in writable(self.model).items():
                 b.copy_(before[name])
 
 

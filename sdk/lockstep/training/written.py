@@ -1,0 +1,190 @@
+"""State that calls of a loss write beside the parameters: found by a call on fake tensors, and handed on by a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils._named_member_accessor import NamedMemberAccessor
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
+
+from lockstep.protocol.errors import LockstepError
+from lockstep.tracing.attributes import Attributes
+from lockstep.tracing.capture import RefusedTensor, capture, naming, origin_of, place_here
+from lockstep.tracing.functions import CumulativeMomentum
+from lockstep.tracing.known import written_to
+from lockstep.training.parameters import (
+    Layout,
+    frozen_parameters,
+    running_statistics,
+    unallocated,
+    writable,
+)
+from lockstep.training.wrappers import bare
+
+
+class WrittenState:
+    """The buffers and frozen parameters of a model that its calls write, f32 by name, while a loss is computed.
+
+    One copy is written to, so that the state itself never is; what stands in its place at the end goes on. Of batch
+    norms' statistics each call of the whole model writes to a copy of what the last one left, and parts that the loss
+    calls by themselves write to the copies that stand there.
+    """
+
+    def __init__(self, model: nn.Module, values: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+        """`state` has every buffer and frozen parameter as it stands in the model, by name."""
+        self.values = dict(values)
+        self._model, self._access = model, NamedMemberAccessor(model)
+        self._dtypes = {name: state[name].dtype for name in values}
+        # What two modules share stands under both names.
+        named = {
+            **dict(model.named_buffers(remove_duplicate=False)),
+            **dict(model.named_parameters(remove_duplicate=False)),
+        }
+        self._names = {name: [n for n, b in named.items() if b is state[name]] for name in values}
+        norms = running_statistics(model)
+        self._renewed = [name for name in values if name in norms]
+        self._placed: dict[str, tuple[Tensor, int]] = {}
+        self._calls = 0
+        self._handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> dict[str, Tensor]:
+        self._place(self.values)
+        if self._renewed:
+            self._handles = [
+                self._model.register_forward_pre_hook(self._before, prepend=True),
+                self._model.register_forward_hook(self._after, always_call=True),
+            ]
+        return self.values
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if error[0] is None:
+            self._take(all_of_them=False)
+            for name in self.values:
+                if name not in self._renewed:
+                    self.values[name] = self._standing(name).detach().to(torch.float32)
+
+    def _before(self, _model: nn.Module, _inputs: Any) -> None:
+        if self._calls == 0:
+            self._take(all_of_them=False)
+            self._place(self._renewed)
+        self._calls += 1
+
+    def _after(self, _model: nn.Module, _inputs: Any, _output: Any) -> None:
+        self._calls -= 1
+        if self._calls == 0:
+            self._take(all_of_them=True)
+
+    def _place(self, names: Any) -> None:
+        for name in names:
+            copy = self.values[name].to(self._dtypes[name], copy=True)
+            for each in self._names[name]:
+                self._access.set_tensor(each, copy)
+            self._placed[name] = copy, copy._version
+
+    def _take(self, *, all_of_them: bool) -> None:
+        for name in self._renewed:
+            placed, version = self._placed[name]
+            standing = self._access.get_tensor(name)
+            if all_of_them or standing is not placed or standing._version != version:
+                self.values[name] = standing.detach().to(torch.float32)
+                self._placed[name] = standing, standing._version
+
+    def _standing(self, name: str) -> Tensor:
+        placed, standing = self._placed[name][0], standing_in(self._model).get(name)
+        # INVARIANT: what a step writes is part of its state.
+        if not isinstance(standing, Tensor) or standing.shape != placed.shape:
+            shape = f"one of shape {tuple(standing.shape)}" if isinstance(standing, Tensor) else "nothing"
+            raise RefusedTensor(
+                standing,
+                f"a buffer that its call replaces ({name}) by {shape}, where it had {tuple(placed.shape)}",
+                "keep its shape from step to step: fill what is missing with zeros, and count what is there",
+            )
+        return standing
+
+
+class _Writes(TorchDispatchMode):
+    """Notes the storages that operations write to, each with the first line that does so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, str] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for x in written_to(func, args, kwargs):
+            if (storage := x.untyped_storage()._cdata) not in self.storages:
+                self.storages[storage] = place_here()
+        return func(*args, **kwargs)
+
+
+def written_by(
+    model: nn.Module, layout: Layout, value: Callable[[nn.Module], Tensor], attributes: Attributes
+) -> dict[str, str]:
+    """Returns the names of buffers and frozen parameters that the call `value(model)` of a loss writes or replaces, in
+    the order of the model, each with the line that does so. The call is traced, and may fail: what it has written until
+    then counts."""
+    found: dict[str, str] = {}
+
+    def call(*shards: Tensor) -> list[Tensor]:
+        leaves = {name: part.detach().requires_grad_() for name, part in layout.split(*shards).items()}
+        with attributes.kept(), bare(model) as own, naming(own), cumulative(own):
+            held = {**dict(own.named_buffers()), **frozen_parameters(own)}
+            plain = {n for n, x in held.items() if x.layout == torch.strided and not x.is_complex()}
+            placed = {n: x.detach().clone() if n in plain else x for n, x in held.items()}
+            with _reparametrize_module(own, {**leaves, **placed}, tie_weights=True), _Writes() as writes:
+                try:
+                    return [value(own)]
+                finally:
+                    after = standing_in(own)
+                    for name, copy in placed.items():
+                        storage = copy.untyped_storage()._cdata if name in plain else None
+                        if is_replaced(after.get(name), copy):
+                            found[name] = origin_of(after[name]).place
+                        elif storage in writes.storages:
+                            found[name] = writes.storages[storage]
+
+    # The trace of the step says what is wrong.
+    with suppress(LockstepError):
+        capture(call, unallocated(layout))
+    return {name: found[name] for name in writable(model) if name in found}
+
+
+def standing_in(model: nn.Module) -> dict[str, Any]:
+    """Returns what stands in the place of a model's buffers and parameters now, by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def is_replaced(standing: object, before: Tensor) -> bool:
+    """True if a call that is traced has put what it computes in the place of a buffer."""
+    return (
+        standing is not None
+        and standing is not before
+        and (is_fake(standing) or type(standing) not in (Tensor, nn.Parameter, nn.Buffer))
+    )
+
+
+@contextmanager
+def cumulative(model: nn.Module) -> Iterator[None]:
+    """Batch norms without a momentum count batches in the state: their momentum is what the counter says."""
+    norms = [
+        m
+        for m in model.modules()
+        if isinstance(m, _BatchNorm) and m.training and m.momentum is None and m.running_mean is not None
+    ]
+    for norm in norms:
+        norm.momentum = CumulativeMomentum(norm)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.momentum = None
