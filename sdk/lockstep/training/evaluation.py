@@ -39,13 +39,14 @@ from lockstep.training.job import (
     check_parties,
     check_size,
     check_width,
+    default_loss,
     described_parameters,
     mean_loss,
     traced_loss,
 )
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
-from lockstep.training.models import describe, loss_of, next_token_loss
+from lockstep.training.models import describe, next_token_loss
 from lockstep.training.parameters import SHARD_ELEMENTS, Layout, layout_of, unallocated, unallocated_statistics
 from lockstep.training.wrappers import unwrapped
 
@@ -159,9 +160,10 @@ def evaluation_job(
     accepted slot adds `batches` batches in each round. `loss` defaults to the model's own. UsageError if a size does
     not fit.
     """
+    batch = batch.of(dataset)
     check_parties(dataset, batch, slots, min_slots)
     model = unwrapped(model)
-    value = loss or loss_of(model)
+    value = loss or default_loss(model, dataset)
     built = build_programs(model, value, batch=batch, batches=batches, rounds=rounds, slots=slots)
     # INVARIANT: what is evaluated are the parameters of this model.
     if parameters.dtype != np.float32 or parameters.shape != (sum(built.layout.held),):
