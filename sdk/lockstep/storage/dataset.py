@@ -1,9 +1,12 @@
-"""Tokenised datasets as content: compact shards, a manifest that names them, the tensor root that a job binds.
+"""Datasets as content: compact shards, a manifest that names them, the tensor root that a job binds.
 
 A dataset is a matrix of tokens (N, L); its root on chain is that of the i32 tensor. What travels is smaller: whole rows
 in the narrowest unsigned little-endian type that holds the vocabulary, cut into shards of about 1 MiB, and a DAG-CBOR
 manifest {version, dtype, rows, row_tokens, vocabulary, shard_rows, shards: [links], root}. Where a tokenizer made the
 tokens, the manifest links its file, with its SHA-256 and how it was used: whoever has the texts can make them again.
+
+Rows of fields (`storage.fields`) are words of any value, which travel as they are: dtype "words", vocabulary 0. Their
+manifest, and that of rows that hold several windows, has version 2 and says the rows' `form`.
 
     cid = store_dataset(store, dataset)
     assert load_dataset(store, cid, root=dataset.root).rows.shape == dataset.rows.shape
@@ -23,10 +26,13 @@ from numpy.typing import NDArray
 from lockstep.base.decoding import U32, flag, octets, one_of, refusing, several, table, text, whole
 from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, RowMissing, UsageError
 from lockstep.protocol.types import Cid, TensorRoot
+from lockstep.storage.fields import FORM, RowForm
 from lockstep.storage.links import link_of, read_link
 from lockstep.storage.store import ContentStore
 
 MANIFEST_VERSION = 1
+FORM_VERSION = 2
+"""Version of a manifest that says its rows' form."""
 SHARD_BYTES = 1 << 20
 MAX_DATASET_BYTES = 1 << 33
 """Most of the i32 tensor that a reader takes: a tensor has 2^31 - 1 elements at most."""
@@ -44,6 +50,9 @@ CONTROLS = ("", "token", "text")
 
 _I32 = 1
 _TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype("<u1"), "u16": np.dtype("<u2"), "u32": np.dtype("<u4")}
+WORDS = "words"
+"""Type of shards of fields: the rows' i32 words."""
+_WORD = np.dtype("<i4")
 
 
 @dataclass(frozen=True)
@@ -69,14 +78,16 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Sequences of tokens, one per row, every token below `vocabulary`."""
+    """Rows of tokens, every token below `vocabulary`; or of the words of fields."""
 
     rows: NDArray[np.int32]
     """(N, L), N and L >= 1, contiguous; L = context + 1, so that a row holds inputs and their targets."""
     vocabulary: int
-    """Number of different tokens: 1 to 2^31 - 1."""
+    """Number of different tokens: 1 to 2^31 - 1; 0 for fields."""
     recipe: Recipe | None = None
     """The rule by which texts became these tokens; None for bytes, for images, and if it was not loaded."""
+    form: RowForm | None = None
+    """The fields of a row, or its windows of tokens; None: a row is tokens that are read whole."""
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or self.rows.dtype != np.int32 or 0 in self.rows.shape:
@@ -84,8 +95,12 @@ class Dataset:
                 f"dataset rows are {self.rows.dtype} of shape {self.rows.shape}",
                 "give int32 of shape (N, L), N, L >= 1",
             )
+        if self.form is not None and (self.form.words != self.rows.shape[1] or (self.vocabulary == 0) != self.fielded):
+            raise UsageError(
+                f"dataset rows have {self.rows.shape[1]} words, their form has {self.form.words}", "pack them again"
+            )
         # INVARIANT: every token names a row of the embedding.
-        if self.rows.min() < 0 or self.rows.max() >= self.vocabulary:
+        if not self.fielded and (self.rows.min() < 0 or self.rows.max() >= self.vocabulary):
             raise UsageError(
                 f"tokens range from {self.rows.min()} to {self.rows.max()}, the vocabulary has {self.vocabulary}",
                 "use the tokenizer that the vocabulary belongs to",
@@ -100,13 +115,18 @@ class Dataset:
 
     @property
     def row_tokens(self) -> int:
-        """L: the tokens of a row."""
+        """L: the tokens, or words, of a row."""
         return int(self.rows.shape[1])
+
+    @property
+    def fielded(self) -> bool:
+        """Returns True for rows of fields, whose words are no tokens."""
+        return self.form is not None and bool(self.form.fields)
 
     @property
     def token_bytes(self) -> int:
         """Bytes of a token in a shard, in the narrowest type that holds the vocabulary."""
-        return _TOKEN_DTYPES[_dtype_of(self.vocabulary)].itemsize
+        return _dtype_of(self.vocabulary)[1].itemsize
 
     @cached_property
     def root(self) -> TensorRoot:
@@ -127,12 +147,12 @@ _MANIFEST = table(
         "dtype": text(8),
         "rows": _COUNT,
         "row_tokens": _COUNT,
-        "vocabulary": _COUNT,
+        "vocabulary": whole(0, (1 << 31) - 1),
         "shard_rows": _COUNT,
         "shards": several(read_link, MAX_SHARDS),
         "root": octets(32),
     },
-    {"tokenizer": _TOKENIZER},
+    {"tokenizer": _TOKENIZER, "form": FORM},
 )
 
 
@@ -162,7 +182,7 @@ class Manifest:
     """A dataset's manifest: the CIDs of its shards, and the shape and root of the whole."""
 
     dtype: str
-    """Type of the shards' tokens: "u8", "u16" or "u32", the narrowest that holds the vocabulary."""
+    """Type of the shards' tokens: "u8", "u16" or "u32", the narrowest that holds the vocabulary; of fields "words"."""
     rows: int
     row_tokens: int
     vocabulary: int
@@ -172,10 +192,16 @@ class Manifest:
     root: TensorRoot
     """The root of the whole dataset as i32."""
     tokenizer: TokenizerLink | None = None
+    form: RowForm | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype != _dtype_of(self.vocabulary):
+        if self.dtype != _dtype_of(self.vocabulary)[0]:
             raise PayloadInvalid(f"a dataset manifest has dtype {self.dtype!r}", "store the dataset again")
+        fielded = self.form is not None and bool(self.form.fields)
+        if fielded != (self.vocabulary == 0) or (self.form is not None and self.form.words != self.row_tokens):
+            raise PayloadInvalid(
+                f"a dataset manifest has rows of {self.row_tokens} words of another form", "store the dataset again"
+            )
         if len(self.shards) != -(-self.rows // self.shard_rows):
             raise PayloadInvalid(
                 f"a dataset manifest names {len(self.shards)} shards for {self.rows} rows", "store the dataset again"
@@ -188,7 +214,7 @@ class Manifest:
     def to_node(self) -> dict[str, Any]:
         """The DAG-CBOR value; shards are links, so that pinning the manifest pins them."""
         node = {
-            "version": MANIFEST_VERSION,
+            "version": MANIFEST_VERSION if self.form is None else FORM_VERSION,
             "dtype": self.dtype,
             "rows": self.rows,
             "row_tokens": self.row_tokens,
@@ -200,6 +226,8 @@ class Manifest:
         if self.tokenizer is not None:
             said = {name: value for name, value in vars(self.tokenizer).items() if name != "control" or value}
             node["tokenizer"] = {**said, "cid": link_of(self.tokenizer.cid)}
+        if self.form is not None:
+            node["form"] = self.form.to_node()
         return node
 
     @classmethod
@@ -208,19 +236,21 @@ class Manifest:
         with refusing(PayloadInvalid, "a dataset manifest", "name the CID that storing it printed"):
             fields = _MANIFEST(node, "the manifest")
         version, root, shards = fields.pop("version"), TensorRoot(fields.pop("root")), tuple(fields.pop("shards"))
-        if version != MANIFEST_VERSION:
+        form = None if "form" not in fields else RowForm.of(fields.pop("form"))
+        if version != (MANIFEST_VERSION if form is None else FORM_VERSION):
             raise PayloadInvalid(
-                f"dataset manifest version {version!r}, this build reads {MANIFEST_VERSION}",
+                f"dataset manifest version {version!r}, this build reads {MANIFEST_VERSION}, and {FORM_VERSION} with a "
+                "form",
                 "install the job's release",
             )
         told = fields.pop("tokenizer", None)
-        return cls(shards=shards, root=root, tokenizer=None if told is None else TokenizerLink(**told), **fields)
+        link = None if told is None else TokenizerLink(**told)
+        return cls(shards=shards, root=root, tokenizer=link, form=form, **fields)
 
 
 def store_dataset(store: ContentStore, dataset: Dataset, *, shard_bytes: int = SHARD_BYTES) -> Cid:
     """Stores a dataset; returns its manifest's CID, which is the same in every store."""
-    dtype = _dtype_of(dataset.vocabulary)
-    kind, recipe = _TOKEN_DTYPES[dtype], dataset.recipe
+    (dtype, kind), recipe = _dtype_of(dataset.vocabulary), dataset.recipe
     shard_rows = max(1, shard_bytes // (dataset.row_tokens * kind.itemsize))
     shards = tuple(
         store.put(dataset.rows[first : first + shard_rows].astype(kind).tobytes())
@@ -239,6 +269,7 @@ def store_dataset(store: ContentStore, dataset: Dataset, *, shard_bytes: int = S
         shards=shards,
         root=dataset.root,
         tokenizer=tokenizer,
+        form=dataset.form,
     )
     return store.put_node(manifest.to_node())
 
@@ -309,13 +340,14 @@ def _parts(store: ContentStore, manifest: Manifest) -> Iterator[memoryview]:
 
 def _dataset(cid: str, manifest: Manifest, words: bytes | memoryview) -> Dataset:
     try:
-        return Dataset(np.frombuffer(words, "<i4").reshape(manifest.rows, manifest.row_tokens), manifest.vocabulary)
+        rows = np.frombuffer(words, "<i4").reshape(manifest.rows, manifest.row_tokens)
+        return Dataset(rows, manifest.vocabulary, form=manifest.form)
     except UsageError as error:
         raise PayloadInvalid(f"dataset {cid}: {error.message}", "do not run the job") from error
 
 
 def _tokens(store: ContentStore, manifest: Manifest, cid: Cid, rows: int) -> Iterator[memoryview]:
-    dtype = _TOKEN_DTYPES[manifest.dtype]
+    _, dtype = _dtype_of(manifest.vocabulary)
     due, found, rest = rows * manifest.row_tokens * dtype.itemsize, 0, b""
     # INVARIANT: no shard is held whole: its tokens go to their place piece by piece.
     for piece in store.get_stream(cid, max_bytes=due):
@@ -324,12 +356,16 @@ def _tokens(store: ContentStore, manifest: Manifest, cid: Cid, rows: int) -> Ite
         count = len(data) // dtype.itemsize
         tokens, rest = np.frombuffer(data, dtype, count), data[count * dtype.itemsize :]
         # INVARIANT: no token wraps into another on its way to i32.
-        if tokens.max(initial=0) >= manifest.vocabulary:
+        if manifest.vocabulary and tokens.max(initial=0) >= manifest.vocabulary:
             raise PayloadInvalid(f"shard {cid} holds token {tokens.max()}", "do not run the job")
         yield tokens.astype("<i4").data.cast("B")
     if found != due:
         raise PayloadInvalid(f"shard {cid} has {found} bytes instead of {due}", "do not run the job")
 
 
-def _dtype_of(vocabulary: int) -> str:
-    return "u8" if vocabulary <= 1 << 8 else "u16" if vocabulary <= 1 << 16 else "u32"
+def _dtype_of(vocabulary: int) -> tuple[str, np.dtype[Any]]:
+    """(name, type) of the shards' words: the narrowest that holds the vocabulary; 0: words of fields."""
+    if not vocabulary:
+        return WORDS, _WORD
+    name = "u8" if vocabulary <= 1 << 8 else "u16" if vocabulary <= 1 << 16 else "u32"
+    return name, _TOKEN_DTYPES[name]

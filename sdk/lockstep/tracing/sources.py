@@ -6,9 +6,11 @@ an error.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import LoweringError, UsageError
 
 _ONLY_TRACED = "call it inside a function given to lockstep.tracing.trace; in eager code pass the rows yourself"
 
@@ -41,6 +43,20 @@ def _context(word: int) -> torch.Tensor:
 @_context.register_fake
 def _(word: int) -> torch.Tensor:
     return torch.empty((), dtype=torch.int32)
+
+
+class NamedFields(dict[str, torch.Tensor]):
+    """The fields of a step's rows, by name."""
+
+    def __getitem__(self, name: Any) -> torch.Tensor:
+        if not isinstance(name, str) or name not in self:
+            told = (
+                f"a field {name!r} that a row does not have"
+                if isinstance(name, str)
+                else "rows of fields as one tensor"
+            )
+            raise LoweringError(told, hint=f"take a field by its name: a row has {', '.join(self)[:300]}")
+        return super().__getitem__(name)
 
 
 def draw(first: int, rows: int, length: int) -> torch.Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,21 +50,25 @@ class Sample:
     def value(self, model: Model, loss: Loss | RandomLoss, t: int) -> torch.Tensor:
         """The loss of step t (from 1), averaged over its passes."""
         passes = range(self.batch.accumulation)
-        return torch.stack([bound(loss, self.words(t, k))(model, self._drawn(t, k)) for k in passes]).mean()
+        return torch.stack([bound(loss, self.words(t, k))(model, self.given(t, k)) for k in passes]).mean()
 
-    def words(self, t: int, passed: int) -> Words:
-        """Returns the source of the random words that a loss draws in one pass of step t."""
+    def words(self, t: int, stream: int) -> Words:
+        """Returns the source of the random words of a stream in step t: of what a loss draws in one pass, its
+        number."""
+        return partial(self._words, t, stream=stream)
 
-        def words(count: int) -> torch.Tensor:
-            drawn = [philox(self.seed, passed, at, (self.round, self.slot, t)) for at in range(count)]
-            return torch.from_numpy(np.array(drawn, np.uint32).view(np.int32))
-
-        return words
-
-    def _drawn(self, t: int, passed: int) -> torch.Tensor:
+    def given(self, t: int, passed: int) -> Any:
+        """Returns what the loss gets of the rows of one pass of step t."""
         first, context = passed * self.batch.rows, (self.round, self.slot, t)
         drawn = [drawn_row(self.seed, context, first + j, len(self.rows)) for j in range(self.batch.rows)]
-        return torch.from_numpy(self.rows[drawn].astype(np.int64))
+        rows = torch.from_numpy(self.rows[drawn].astype(np.int64))
+        # Words are read as what they are, in whatever precision a model is compared.
+        with torch._C.DisableTorchFunction():
+            return self.batch.given(rows, partial(self._words, t), passed)
+
+    def _words(self, t: int, count: int, stream: int) -> torch.Tensor:
+        drawn = [philox(self.seed, stream, at, (self.round, self.slot, t)) for at in range(count)]
+        return torch.from_numpy(np.array(drawn, np.uint32).view(np.int32))
 
 
 def optimise(model: nn.Module, value: Callable[[int], torch.Tensor], inner: AdamW, *, steps: int) -> list[float]:

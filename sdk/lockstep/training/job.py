@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,7 @@ from lockstep.protocol.programs.rules import MAX_STATE_DEPTH
 from lockstep.protocol.sections import Sections
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
+from lockstep.storage.fields import RowForm
 from lockstep.storage.payload import F32_FORMAT, Checkpoint
 from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
@@ -67,6 +68,7 @@ from lockstep.training.parameters import (
     unallocated_statistics,
     writable,
 )
+from lockstep.training.reading import WINDOW_STREAM, read
 from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.loop import Loop
 from lockstep.training.wrappers import unwrapped
@@ -83,12 +85,27 @@ class Batch:
     """L: elements of a dataset row (next-token models: context + 1)."""
     accumulation: int = 1
     """Forward passes whose mean gradient makes one step."""
+    form: RowForm | None = None
+    """The form of the dataset's rows, which `of` takes from it."""
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.row_length < 2 or self.accumulation < 1:
+        if self.rows < 1 or self.row_length < (2 if self.form is None else 1) or self.accumulation < 1:
             raise UsageError(
                 f"the batch is empty: {self}", "use at least 1 for rows and accumulation, and at least 2 for row_length"
             )
+
+    @property
+    def words(self) -> int:
+        """Words of a row as they are drawn."""
+        return self.row_length if self.form is None else self.form.words
+
+    def of(self, dataset: Dataset) -> Batch:
+        """Returns the batch with the form of a dataset's rows; where they are fields, with their length too."""
+        return replace(self, form=dataset.form, row_length=dataset.row_tokens if dataset.fielded else self.row_length)
+
+    def given(self, rows_BL: Tensor, words: Callable[..., Tensor], passed: int) -> Any:
+        """Returns what the loss gets of drawn rows in one pass; `words(count, stream)` are random."""
+        return read(self.form, rows_BL, partial(words, stream=WINDOW_STREAM + passed))
 
 
 @dataclass(frozen=True)
@@ -287,11 +304,24 @@ def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) ->
     if not 1 <= min_slots <= slots:
         raise UsageError(f"min_slots is {min_slots}, slots is {slots}", "min_slots lies between 1 and slots")
     # INVARIANT: a step reads rows of exactly the dataset's length.
-    if dataset.row_tokens != batch.row_length:
+    if dataset.row_tokens != batch.words:
         raise UsageError(
-            f"the dataset's rows have {dataset.row_tokens} tokens, the batch reads {batch.row_length}",
+            f"the dataset's rows have {dataset.row_tokens} tokens, the batch reads {batch.words}",
             "make the dataset again, with rows as long as the batch's",
         )
+    windows = None if dataset.fielded or dataset.form is None else dataset.form.windows
+    if windows is not None and windows.length != batch.row_length:
+        raise UsageError(
+            f"the dataset's windows have {windows.length} tokens, the batch reads {batch.row_length}",
+            "make the dataset again, with windows as long as the batch's rows",
+        )
+
+
+def default_loss(model: nn.Module, dataset: Dataset | None) -> Loss | RandomLoss:
+    """Returns the model's own loss, which is one of tokens; UsageError where the dataset's rows are fields."""
+    if dataset is not None and dataset.fielded:
+        raise UsageError(f"rows of {dataset.form}, and no loss", "give a loss: a model's own loss reads rows of tokens")
+    return loss_of(model)
 
 
 def sections_of(strategy: Strategy, layout: Layout, slots: int) -> Sections:
@@ -324,16 +354,15 @@ def mean_gradient(
     )
 
 
-def mean_of_passes(
-    loss: Loss | RandomLoss, batch: Batch, values: Callable[[Loss, Tensor], list[Tensor]]
-) -> list[Tensor]:
+def mean_of_passes(loss: Loss | RandomLoss, batch: Batch, values: Callable[[Loss, Any], list[Tensor]]) -> list[Tensor]:
     """The means of `values` over the rows of one step, drawn in passes of `batch.rows`.
 
     What a loss draws in pass k comes from stream k.
     """
     totals: list[Tensor] = []
     for passed in range(batch.accumulation):
-        rows = draw(passed * batch.rows, batch.rows, batch.row_length)
+        drawn = draw(passed * batch.rows, batch.rows, batch.words)
+        rows = batch.given(drawn, random_words, passed)
         found = values(bound(loss, partial(random_words, stream=passed)), rows)
         totals = [a + b for a, b in zip(totals, found, strict=True)] if totals else found
     return totals if batch.accumulation == 1 else [total * (1 / batch.accumulation) for total in totals]
@@ -387,6 +416,7 @@ def training_job(
     Without `weights` they are not made: the job can be quoted, whatever its size, and not submitted. `loss` defaults to
     the model's own. Frozen parameters keep the values that they have. Warns of a warm-up longer than the job.
     """
+    batch = batch.of(dataset)
     check_parties(dataset, batch, slots, min_slots)
     if rounds > 0 and isinstance(strategy, Loop):
         for text in strategy.warnings(rounds):
@@ -394,7 +424,7 @@ def training_job(
     model = unwrapped(model)
     built = build_programs(
         model,
-        loss or loss_of(model),
+        loss or default_loss(model, dataset),
         strategy,
         batch=batch,
         rounds=rounds,

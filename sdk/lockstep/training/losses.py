@@ -8,11 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
+from lockstep.training.reading import called
+
 Model = Callable[..., Any]
 """A model as a function of its inputs: to logits, or to an output of `transformers` that has them."""
-Loss = Callable[[Model, Tensor], Tensor]
+Loss = Callable[..., Tensor]
 """(model, rows i64 [B, L]) -> scalar, the mean over what it predicts. The model is the module, with its methods,
-parts and attributes, and the parameters of the step."""
+parts and attributes, and the parameters of the step. Rows of fields are a tensor, a tuple, a NamedTuple or a dict of
+tensors [B, ...], or one argument for each of them (`training.reading`)."""
 Words = Callable[[int], Tensor]
 """(count) -> i32 [count], random; the same words at every call."""
 
@@ -21,10 +24,10 @@ Words = Callable[[int], Tensor]
 class RandomLoss:
     """A loss that draws: fresh words at every step, the same ones on every machine."""
 
-    value: Callable[[Model, Tensor, Tensor], Tensor]
-    """(model, rows i64 [B, L], words i32 [B, L, K]) -> scalar."""
+    value: Callable[..., Tensor]
+    """(model, rows i64 [B, L], words i32 [B, L, K]) -> scalar; of several fields (model, fields, words i32 [B, K])."""
     words: int
-    """K: words for each element of the rows."""
+    """K: words for each element of the rows; where they have several fields, for each row."""
 
 
 def logits(output: Any) -> Tensor:
@@ -35,9 +38,14 @@ def logits(output: Any) -> Tensor:
 def bound(loss: Loss | RandomLoss, words: Words) -> Loss:
     """Returns the loss as a function of model and rows alone, with `words` as its random numbers."""
     if not isinstance(loss, RandomLoss):
-        return loss
+        return lambda model, rows: called(loss, model, rows)
 
-    def value(model: Model, rows_BL: Tensor) -> Tensor:
-        return loss.value(model, rows_BL, words(rows_BL.numel() * loss.words).view(*rows_BL.shape, loss.words))
+    def value(model: Model, rows: Any) -> Tensor:
+        shape = rows.shape if isinstance(rows, Tensor) else _first(rows).shape[:1]
+        return called(loss.value, model, rows, words(shape.numel() * loss.words).view(*shape, loss.words))
 
     return value
+
+
+def _first(rows: Any) -> Tensor:
+    return next(iter(rows.values() if isinstance(rows, dict) else rows))

@@ -69,7 +69,7 @@ class Source:
             if self.line is not None:
                 yield io.BytesIO(self.line.text(self.path).removeprefix(MARK))
             else:
-                with _opened(self.path) as file:
+                with opened(self.path) as file:
                     buffered = io.BufferedReader(cast(Any, file), BLOCK_BYTES)
                     if buffered.peek(len(MARK)).startswith(MARK):
                         buffered.read(len(MARK))
@@ -168,7 +168,7 @@ def _of_file(path: Path, name: str, named: str) -> Iterator[Source]:
             yield Source(path, name=name)
         return
     unpacked: Any = None
-    with _opened(path) as file:
+    with opened(path) as file:
         if path.name.endswith(PACKED):
             # It ends with the last line that refers to it.
             unpacked = tempfile.TemporaryFile(dir=cache_directory())  # noqa: SIM115
@@ -208,7 +208,7 @@ def _document(data: bytes, named: str, label: str) -> bytes:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BinaryIO]:
     """A file's bytes, unpacked."""
     with open_regular(path) as file:
         if not path.name.endswith(PACKED):

@@ -27,7 +27,7 @@ from lockstep.base.files import open_regular, remove_unlocked, sync_folder, writ
 from lockstep.base.settings import cache_directory
 from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
 from lockstep.storage.dataset import CONTROLS, MAX_DATASET_BYTES, MAX_TOKENIZER_BYTES, SIDES, Dataset, Recipe
-from lockstep.training.data import EXCERPT_BYTES, HELD_OUT_FRACTION, SEPARATOR
+from lockstep.training.data import EXCERPT_BYTES, HELD_OUT_FRACTION, SEPARATOR, windows_of_tokens
 from lockstep.training.texts import FIELD, Source, refuse_zeros, sources_of
 
 if TYPE_CHECKING:
@@ -174,10 +174,13 @@ def documents_of(texts: Path, side: str, named: str = FIELD) -> list[Source]:
     return [replace(source, most=EXCERPT_BYTES) for source in dealt[:held]] if side == HELD_OUT else dealt[held:]
 
 
-def token_dataset(sources: Sequence[Source], recipe: Recipe, *, row_tokens: int, folder: Path | None = None) -> Dataset:
+def token_dataset(
+    sources: Sequence[Source], recipe: Recipe, *, row_tokens: int, stride: int = 0, folder: Path | None = None
+) -> Dataset:
     """Rows of the documents' tokens, mapped from a file in `folder` (default: the user's cache), which is made once.
 
-    UsageError if a text is not UTF-8, has a character that the tokenizer does not know, or is too short.
+    Rows start `stride` tokens apart; 0: they are disjoint. UsageError if a text is not UTF-8, has a character that the
+    tokenizer does not know, or is too short.
     """
     tokenizer = Tokenizer.of(recipe.tokenizer)
     folder = cache_directory() / "tokens" if folder is None else folder
@@ -194,6 +197,9 @@ def token_dataset(sources: Sequence[Source], recipe: Recipe, *, row_tokens: int,
             f"{rows} rows of {row_tokens} tokens, a dataset has {MAX_DATASET_BYTES // _WORD.itemsize} tokens at most",
             "train on less text in one job",
         )
+    if stride not in (0, row_tokens):
+        tokens = np.memmap(path, _WORD, "r", shape=(count,))
+        return replace(windows_of_tokens(tokens, tokenizer.vocabulary, row_tokens, stride), recipe=recipe)
     words = np.memmap(path, _WORD, "r", shape=(rows, row_tokens))
     return Dataset(words, tokenizer.vocabulary, recipe)
 
@@ -204,7 +210,10 @@ def verify(
     """Raises Mismatch unless the dataset's rows are the texts' tokens by the recipe of its manifest; anybody can."""
     if recipe is None:
         raise UsageError("a dataset of bytes, or of images", "only one with a tokenizer says how it was made")
-    own = token_dataset(documents_of(texts, recipe.side, named), recipe, row_tokens=dataset.row_tokens, folder=folder)
+    windows = None if dataset.form is None else dataset.form.windows
+    length, stride = (dataset.row_tokens, 0) if windows is None else (windows.length, windows.stride)
+    sources = documents_of(texts, recipe.side, named)
+    own = token_dataset(sources, recipe, row_tokens=length, stride=stride, folder=folder)
     # INVARIANT: every row is the tokenisation of the text, and no text is left out.
     if own.rows.shape != dataset.rows.shape:
         raise Mismatch(

@@ -46,6 +46,7 @@ from lockstep.training.parameters import (
     unallocated_statistics,
     writable,
 )
+from lockstep.training.reading import WINDOW_STREAM
 from lockstep.training.rehearsal import Rehearsal
 from lockstep.training.strategies.base import Strategy
 from lockstep.training.wrappers import eagerly, named_parameters, unwrapped
@@ -133,15 +134,16 @@ def trial(
     statistics = first_statistics(model, built.layout)
     program = _gradient_program(model, loss, built.layout, batch)
     eager = _Eager(model.float(), loss, batch, built.layout)
-    told, why = f"{0 if rows is None else len(rows)} rows as given", ""
+    told, why = f"{0 if rows is None else len(rows)} rows as given{f' of {batch.form}' if batch.form else ''}", ""
     if rows is None:
         bound, why = eager.bound()
         rows = np.random.default_rng(0).integers(0, bound, (ROWS, batch.row_length)).astype(np.int32)
         told = f"made rows of integers below {bound}"
-    if any(op.kind == Kind.RANDOM and op.p0 >= DRAWS for op in program.ops):
+    if any(op.kind == Kind.RANDOM and DRAWS <= op.p0 < WINDOW_STREAM for op in program.ops):
         why = "the model draws random numbers, and torch draws others"
     shards = first[: len(built.layout.sizes)]
-    states, wrong, exact = _steps(_job(built, strategy, (*shards, *statistics), rows), threads)
+    dataset = Dataset(rows, 0 if batch.form and batch.form.fields else int(rows.max()) + 1, form=batch.form)
+    states, wrong, exact = _steps(_job(built, strategy, (*shards, *statistics), dataset), threads)
     own = paths.compile(program, threads=threads)
     ours = []
     for t, state in enumerate(states[:-1], 1):
@@ -177,12 +179,12 @@ def _gradient_program(model: nn.Module, loss: Loss | RandomLoss, layout: Layout,
 
 
 def _job(
-    built: TracedPrograms, strategy: Strategy, held: tuple[NDArray[np.float32], ...], rows: NDArray[np.int32]
+    built: TracedPrograms, strategy: Strategy, held: tuple[NDArray[np.float32], ...], dataset: Dataset
 ) -> TrainingJob:
     """Returns a job of one round."""
     sections, outer = built.sections, zeros_of(built.merge.output_layout[built.sections.outer])
     return TrainingJob(
-        JobPrograms(built.step, built.encode, built.merge), Dataset(rows, int(rows.max()) + 1),
+        JobPrograms(built.step, built.encode, built.merge), dataset,
         Checkpoint(held, outer), {}, (), {}, strategy.inner_steps, 1, sections.slots, 1, sections.shared_depth,
         sections.payload_depth,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lockstep.numerics.executor import Executable
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Kind
-from lockstep.training.brought import dataset_of
+from lockstep.training.brought import rows_of
 from lockstep.training.checking import Checked, check
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.losses import Loss, RandomLoss
@@ -105,13 +105,17 @@ def test_rows_are_made_that_the_loss_takes_and_given_ones_are_taken() -> None:
     for wrong in (
         np.zeros((3, 16), np.int32),
         np.zeros((0, 17), np.int32),
-        np.zeros((3, 17)),
+        np.zeros(17, np.int32),
         np.full((1, 17), 2**40),
-        np.full((1, 17), -1),
+        np.full((1, 17), -(2**40)),
     ):
         with pytest.raises(UsageError):
-            dataset_of(wrong, BATCH)
-    assert dataset_of(torch.zeros(3, 17, dtype=torch.int64), BATCH).rows.dtype == np.int32
+            rows_of(wrong, BATCH)
+    tokens = rows_of(torch.zeros(3, 17, dtype=torch.int64), BATCH)
+    assert (tokens.rows.dtype, tokens.form, tokens.vocabulary) == (np.int32, None, 1)
+    assert rows_of([[1] * 17, [2] * 17], BATCH).form is None, "a list of rows is tokens too"
+    for other in (np.zeros((3, 17)), np.full((1, 17), -1)):
+        assert rows_of(other, BATCH).fielded, "rows of floats and of negative numbers are fields"
 
 
 def stubborn(model: Any, rows: Tensor) -> Tensor:

@@ -1,0 +1,229 @@
+"""The form of a dataset's rows: named fields of floats, integers, bools and bytes in the i32 words of a row.
+
+    form = RowForm("dict", (RowField("x", "float32", (8,)), RowField("image", "uint8", (28, 28))))
+    rows = packed(form, [x, images])             # i32 [N, 8 + 196]: a float by its bits, four bytes a word
+    x, images = unpacked(form, rows)
+
+Windows of one long series overlap. A row then holds a span that several of them share, and a step reads one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.base.decoding import one_of, several, table, text, whole
+from lockstep.protocol.errors import PayloadInvalid, UsageError
+from lockstep.protocol.market.job_rules import MAX_ROW
+from lockstep.protocol.merkle import ceil_log2
+
+BITS = {
+    "float32": 32, "int64": 32, "int32": 32, "int16": 16, "uint16": 16, "int8": 8, "uint8": 8, "bool": 8,
+}  # fmt: skip
+"""Types of fields, and the bits of an element in a row. An int64 has values of 32 bits there."""
+TOKENS, ONE, TUPLE, NAMED, DICT = KINDS = ("tokens", "one", "tuple", "named", "dict")
+"""Ways in which a loss gets a row: as i64 tokens, or its fields as one tensor, a tuple, a NamedTuple or a dict."""
+WORD_BITS = 32
+MAX_FIELDS = 1 << 12
+MAX_AXES = 8
+FEW = 32
+"""A text has at least so many rows of windows, of which the end may be cut off."""
+
+_STORED = {"int64": "<i4", "bool": "u1", "float32": "<f4", "int32": "<i4", "int16": "<i2", "uint16": "<u2",
+           "int8": "i1", "uint8": "u1"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RowField:
+    """One field of a row."""
+
+    name: str
+    dtype: str
+    """A type of `BITS`."""
+    shape: tuple[int, ...] = ()
+    """Its shape in one row."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in BITS:
+            raise UsageError(f"field {self.name!r} has type {self.dtype}", f"use one of {', '.join(BITS)}")
+        if len(self.shape) > MAX_AXES or not all(0 < n <= MAX_ROW * 4 for n in self.shape) or self.words > MAX_ROW:
+            raise UsageError(
+                f"field {self.name!r} has shape {self.shape} in a row",
+                f"a row has at most {MAX_ROW} words of four bytes and no empty field; uint8 takes a quarter of float32",
+            )
+
+    @property
+    def elements(self) -> int:
+        """Elements of it in a row."""
+        return prod(self.shape)
+
+    @property
+    def words(self) -> int:
+        """Words of it in a row: elements of fewer bits share one."""
+        return -(-self.elements * BITS[self.dtype] // WORD_BITS)
+
+    def __str__(self) -> str:
+        return f"{self.name or 'rows'} {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class RowWindows:
+    """Windows of a series: a row holds `count` of them, each `stride` steps behind the one before."""
+
+    length: int
+    """Steps of a window."""
+    stride: int
+    count: int = 1
+    """A power of two."""
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.stride < 1:
+            raise UsageError(f"windows of {self.length} steps, {self.stride} apart", "length and stride are 1 at least")
+        if self.count < 1 or self.count & (self.count - 1):
+            raise UsageError(f"{self.count} windows in a row", "a power of two")
+        if self.span > MAX_ROW:
+            raise UsageError(f"{self.count} windows of {self.length} steps in a row", f"a row has {MAX_ROW} words")
+
+    @property
+    def span(self) -> int:
+        """Steps of a row."""
+        return (self.count - 1) * self.stride + self.length
+
+    @property
+    def hop(self) -> int:
+        """Steps between the starts of two rows."""
+        return self.count * self.stride
+
+    def rows(self, steps: int) -> int:
+        """Rows of a series of so many steps; its last windows are dropped if they fill no row."""
+        return ((steps - self.length) // self.stride + 1) // self.count if steps >= self.length else 0
+
+    @staticmethod
+    def of(length: int, stride: int, steps: int, step_words: int = 1) -> RowWindows:
+        """The windows of a series of so many steps, packed so that a long one at most doubles."""
+        windows = RowWindows(length, stride)
+        starts = windows.rows(steps)
+        if starts < 1:
+            raise UsageError(f"{steps} steps do not fill a window of {length}", "give more data or shorter windows")
+        count = 1 << ceil_log2(-(-length // stride))
+        while count > 1 and (count * FEW > starts or ((count - 1) * stride + length) * step_words > MAX_ROW):
+            count //= 2
+        return RowWindows(length, stride, count)
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """The form of a dataset's rows, where they are more than rows of tokens that are read whole."""
+
+    kind: str
+    """One of `KINDS`."""
+    fields: tuple[RowField, ...] = ()
+    """Fields one after the other, each from a word of its own on; () for tokens."""
+    windows: RowWindows | None = None
+    """Windows of which a step reads one; the first axis of every field is then a row's steps. None: rows are read
+    whole."""
+
+    def __post_init__(self) -> None:
+        tokens = self.kind == TOKENS
+        if self.kind not in KINDS or tokens != (not self.fields) or (tokens and self.windows is None):
+            raise UsageError(f"rows of kind {self.kind!r} with {len(self.fields)} fields", f"{', '.join(KINDS)}")
+        names = [field.name for field in self.fields]
+        if len(set(names)) < len(names) or len(names) > MAX_FIELDS or (self.kind == ONE and len(names) > 1):
+            raise UsageError(
+                f"{len(names)} fields of {len(set(names))} names", f"at most {MAX_FIELDS} fields, each by its own name"
+            )
+        if self.windows is not None and any(f.shape[:1] != (self.windows.span,) for f in self.fields):
+            raise UsageError("fields of a window's rows have other steps", "every field has the series' length")
+        if self.words > MAX_ROW:
+            raise UsageError(
+                f"a row of {', '.join(map(str, self.fields))[:200]} has {self.words} words of four bytes",
+                f"at most {MAX_ROW}: uint8 takes a quarter of float32",
+            )
+
+    @property
+    def words(self) -> int:
+        """L: words of a row."""
+        if not self.fields:
+            return 0 if self.windows is None else self.windows.span
+        return sum(field.words for field in self.fields)
+
+    def read(self) -> list[RowField]:
+        """The fields as a loss gets them, without the axis of rows."""
+        if self.windows is None:
+            return list(self.fields)
+        return [RowField(f.name, f.dtype, (self.windows.length, *f.shape[1:])) for f in self.fields]
+
+    def __str__(self) -> str:
+        """The fields as a loss gets them, in words."""
+        said = ", ".join(str(field) for field in self.read()) or "tokens"
+        each = self.windows
+        return said if each is None else f"{said}, in windows of {each.length} steps, {each.stride} apart"
+
+    def to_node(self) -> dict[str, Any]:
+        """Its DAG-CBOR value in a manifest."""
+        node: dict[str, Any] = {
+            "kind": self.kind,
+            "fields": [{"name": f.name, "dtype": f.dtype, "shape": list(f.shape)} for f in self.fields],
+        }
+        return node if self.windows is None else {**node, "windows": vars(self.windows)}
+
+    @staticmethod
+    def of(node: Mapping[str, Any]) -> RowForm:
+        """The form that a checked node of a manifest says; raises PayloadInvalid."""
+        try:
+            fields = tuple(RowField(f["name"], f["dtype"], tuple(f["shape"])) for f in node["fields"])
+            windows = RowWindows(**node["windows"]) if "windows" in node else None
+            return RowForm(node["kind"], fields, windows)
+        except UsageError as error:
+            raise PayloadInvalid(f"a dataset manifest: {error.message}", "do not run the job") from error
+
+
+_LONG = whole(1, (1 << 31) - 1)
+FORM = table(
+    {
+        "kind": one_of(*KINDS),
+        "fields": several(
+            table({"name": text(256), "dtype": one_of(*BITS), "shape": several(_LONG, MAX_AXES)}), MAX_FIELDS
+        ),
+    },
+    {"windows": table({"length": _LONG, "stride": _LONG, "count": _LONG})},
+)
+"""The reader of a form in a manifest."""
+
+
+def packed(form: RowForm, arrays: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
+    """i32 [N, L]: the rows of fields, each array [N, *shape] of its field's type and in its range."""
+    count = len(arrays[0])
+    rows = np.zeros((count, form.words), "<i4")
+    at = 0
+    for field, array in zip(form.fields, arrays, strict=True):
+        kind = np.dtype(_STORED[field.dtype])
+        room = np.zeros((count, field.words * 4 // kind.itemsize), kind)
+        room[:, : field.elements] = array.reshape(count, field.elements)
+        # The bits as they are: a NaN keeps its own.
+        rows[:, at : at + field.words] = room.view("<i4")
+        at += field.words
+    return rows
+
+
+def unpacked(form: RowForm, rows: NDArray[np.int32]) -> list[NDArray[Any]]:
+    """The inverse of `packed`: the fields of rows, each [N, *shape]."""
+    found, at = [], 0
+    for field in form.fields:
+        words = np.ascontiguousarray(rows[:, at : at + field.words], "<i4")
+        values = words.view(_STORED[field.dtype])[:, : field.elements].reshape(len(rows), *field.shape)
+        found.append(values.astype(field.dtype, copy=False))
+        at += field.words
+    return found
+
+
+def spans(series: NDArray[Any], windows: RowWindows) -> NDArray[Any]:
+    """[N, span, ...]: the rows of windows of a series [T, ...], a view of it."""
+    step, *rest = series.strides
+    shape = (windows.rows(len(series)), windows.span, *series.shape[1:])
+    return np.lib.stride_tricks.as_strided(series, shape, (windows.hop * step, step, *rest), writeable=False)

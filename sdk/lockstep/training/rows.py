@@ -1,0 +1,186 @@
+"""Datasets of arrays: rows of fields as people have them, and windows of one long series.
+
+    dataset_of({"x": features, "y": prices})         float32 [N, 8] and [N]: a loss gets {"x": [B, 8], "y": [B]}
+    dataset_of((images, labels))                     as `TensorDataset(images, labels)`: a tuple
+    windows(tokens, length=65, stride=1)             every window of a text, as of `randint(len(tokens) - 64)`
+
+Arrays are numpy's, torch's, or what becomes an array; the first axis counts the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lockstep.protocol.errors import UsageError
+from lockstep.storage.dataset import Dataset
+from lockstep.storage.fields import (
+    BITS,
+    DICT,
+    NAMED,
+    ONE,
+    TUPLE,
+    RowField,
+    RowForm,
+    RowWindows,
+    packed,
+    spans,
+)
+from lockstep.training.data import WORD_BYTES, refuse_large, windows_of_tokens
+
+_PADDED = "rows have one shape: pad them, and give their lengths or a mask as a field of its own"
+_FORMS = "float, integer or bool arrays [N, ...]: one, a tuple of them, or a dict of them by name"
+
+
+def dataset_of(data: Any) -> Dataset:
+    """Returns rows of fields as a dataset: of an array, a tuple, a NamedTuple or a dict of arrays, a `TensorDataset`,
+    a table of pandas, or of what has a length and gives such rows one by one, as `torch.utils.data.Dataset`.
+
+    Floats are kept as float32, integers have at most 32 bits. Raises UsageError for what is no data of fixed shape.
+    """
+    if isinstance(data, Dataset):
+        return data
+    kind, names, arrays = _fields(data)
+    counts = {len(array) for array in arrays}
+    if len(counts) > 1:
+        told = ", ".join(f"{name}: {len(array)}" for name, array in zip(names, arrays, strict=True))
+        raise UsageError(f"fields of different numbers of rows: {told[:200]}", "every field has one entry a row")
+    return _packed(kind, names, arrays, None)
+
+
+def windows(data: Any, *, length: int, stride: int = 1) -> Dataset:
+    """Returns the windows of a series as a dataset: of tokens [T], or of fields [T, ...] as `dataset_of` takes them.
+
+    A window has `length` steps, and the next one starts `stride` steps behind it. With `stride` below `length` windows
+    overlap; a row then holds the steps of several, of which a step reads one that its seed chooses. The data at most
+    double, and up to a 32nd of the windows is cut off at the end. Whole numbers from 0 are tokens, which a loss gets
+    as i64 [B, length].
+    """
+    kind, names, arrays = _fields(data)
+    if len({len(array) for array in arrays}) != 1:
+        raise UsageError("fields of different numbers of steps", "every field of a series has one entry a step")
+    series = arrays[0]
+    if kind == ONE and series.ndim == 1 and series.dtype.kind in "iu" and len(series) and series.min() >= 0:
+        return windows_of_tokens(series, int(series.max()) + 1, length, stride)
+    words = sum(RowField(n, str(a.dtype), a.shape[1:]).words for n, a in zip(names, arrays, strict=True))
+    found = RowWindows.of(length, stride, len(series), words)
+    rows = [spans(array, found) for array in arrays]
+    return _packed(kind, names, rows, found)
+
+
+def _packed(kind: str, names: Sequence[str], arrays: Sequence[NDArray[Any]], found: RowWindows | None) -> Dataset:
+    fields = tuple(RowField(n, str(a.dtype), a.shape[1:]) for n, a in zip(names, arrays, strict=True))
+    form = RowForm(kind, fields, found)
+    refuse_large(len(arrays[0]), form.words)
+    return Dataset(packed(form, arrays), 0, form=form)
+
+
+# -- data as people have it
+
+
+def _fields(data: Any) -> tuple[str, list[str], list[NDArray[Any]]]:
+    """(kind, names, arrays of the types and ranges that a row keeps)."""
+    if isinstance(data, torch.utils.data.DataLoader):
+        raise UsageError("a DataLoader in the place of data", "give its dataset: the market draws the batches")
+    if isinstance(data, torch.utils.data.TensorDataset):
+        data = data.tensors
+    elif hasattr(data, "to_numpy") and hasattr(data, "columns"):
+        data = {str(name): data[name].to_numpy() for name in data.columns}
+    elif not _is_array(data) and not isinstance(data, (Mapping, tuple)):
+        data = _collated(data)
+    if isinstance(data, Mapping):
+        kind, named = DICT, {str(name): data[name] for name in data}
+    elif isinstance(data, tuple) and hasattr(data, "_fields"):
+        kind, named = NAMED, dict(zip(data._fields, data, strict=True))
+    elif isinstance(data, tuple):
+        kind, named = TUPLE, {str(k): value for k, value in enumerate(data)}
+    else:
+        kind, named = ONE, {"rows": data}
+    arrays = [_array(value, name) for name, value in named.items()]
+    if not arrays or not all(len(array) for array in arrays):
+        raise UsageError("the data have no rows", _FORMS)
+    return kind, list(named), arrays
+
+
+def _is_array(data: Any) -> bool:
+    return isinstance(data, (np.ndarray, torch.Tensor)) or hasattr(data, "__array__")
+
+
+def _collated(data: Any) -> Any:
+    """Rows that are given one by one, as one array for each of their fields."""
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise UsageError(f"{type(data).__name__} in the place of data", _FORMS)
+    if not len(data):
+        raise UsageError("the data have no rows", _FORMS)
+    items = [data[k] for k in range(len(data))]
+    first = items[0]
+    if isinstance(first, (Mapping, tuple)):
+        for k, item in enumerate(items):
+            if (
+                type(item) is not type(first)
+                or len(item) != len(first)
+                or (isinstance(item, Mapping) and set(item) != set(first))
+            ):
+                raise UsageError(f"row {k} has other fields than row 0", "every row has the same fields")
+    if isinstance(first, Mapping):
+        return {name: _stacked([item[name] for item in items], str(name)) for name in first}
+    if isinstance(first, tuple):
+        columns = [_stacked([item[k] for item in items], str(k)) for k in range(len(first))]
+        return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
+    return _stacked(items, "rows")
+
+
+def _stacked(values: list[Any], name: str) -> NDArray[Any]:
+    arrays = [_of_torch(v, name) if isinstance(v, torch.Tensor) else np.asarray(v) for v in values]
+    shapes = sorted({array.shape for array in arrays})
+    if len(shapes) > 1:
+        raise UsageError(f"rows of field {name!r} have shapes {', '.join(map(str, shapes[:4]))}", _PADDED)
+    return np.stack(arrays)
+
+
+def _of_torch(value: torch.Tensor, name: str) -> NDArray[Any]:
+    if value.is_meta or value.layout != torch.strided or value.is_quantized:
+        raise UsageError(
+            f"field {name!r} is a tensor of {'meta' if value.is_meta else value.layout}", "give a dense one with values"
+        )
+    value = value.detach().cpu().resolve_conj().resolve_neg()
+    narrow = value.is_floating_point() and value.dtype not in (torch.float32, torch.float64)
+    return (value.float() if narrow else value).numpy()
+
+
+def _array(value: Any, name: str) -> NDArray[Any]:
+    """An array of one of the types of `BITS`, its values unchanged but for rounding to float32; raises UsageError."""
+    if isinstance(value, (list, tuple)) and any(isinstance(each, (torch.Tensor, np.ndarray)) for each in value):
+        value = _stacked(list(value), name)
+    try:
+        array = _of_torch(value, name) if isinstance(value, torch.Tensor) else np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"field {name!r} has rows of several shapes", _PADDED) from error
+    if array.ndim == 0:
+        raise UsageError(f"field {name!r} is {type(value).__name__}, no array", "the first axis of a field counts rows")
+    if array.dtype.kind == "f":
+        return _floats(array, name)
+    if array.dtype.kind not in "iub":
+        raise UsageError(
+            f"field {name!r} has type {array.dtype}",
+            "numbers are due: give categories a number each, and times as floats",
+        )
+    kept = str(array.dtype) if str(array.dtype) in BITS else "int64"
+    if array.dtype.itemsize >= WORD_BYTES and array.size and not (array.min() >= -(1 << 31) and array.max() < 1 << 31):
+        raise UsageError(
+            f"field {name!r} has whole numbers from {array.min()} to {array.max()}",
+            "integers have 32 bits: subtract a base from times, give identifiers a number from 0 each",
+        )
+    return array.astype(kept, copy=False)
+
+
+def _floats(array: NDArray[Any], name: str) -> NDArray[Any]:
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32, copy=False)
+    if array.dtype.itemsize > WORD_BYTES and (np.isinf(single) & np.isfinite(array)).any():
+        raise UsageError(f"field {name!r} has a value beyond float32", "scale it: floats are kept as float32")
+    return single
