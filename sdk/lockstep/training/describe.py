@@ -19,6 +19,8 @@ start = "model"      a folder that `lockstep train pull` wrote, whose weights ar
 price = "0.5"        tokens for 10^15 operations of training, in place of the terms' price of a slot
 gas_price = "5 wei"  tokens for a unit of a defender's gas; stakes rise with it
 [terms]              preset = "devnet", and fields of `Terms` in the place of its own: max_fail = 3, bond = "6 LST"
+
+Amounts are of the token of the market that this process connected to (`base.amounts`); presets are scaled to it.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lockstep.base.amounts import amount_of
+from lockstep.base.amounts import amount_of, market_currency
 from lockstep.base.naming import address_of, nearest, refuse_unknown
 from lockstep.execution.jobs import TrainingJob
 from lockstep.execution.rates import slot_operations, slot_price_at
-from lockstep.presets import PRESETS, TOKEN, Terms
+from lockstep.presets import PRESETS, Terms
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.programs.rules import MAX_OPS
@@ -204,18 +206,21 @@ def _terms(described: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
         if gas_price is not None:
             raise UsageError("gas_price beside terms.gas_price", "write one of them")
         gas_price = _term(kinds["gas_price"], described["gas_price"], "gas_price")
-    if gas_price is not None and gas_price > TOKEN:
+    currency = market_currency()
+    if gas_price is not None and gas_price > currency.unit:
         raise UsageError(f"gas_price is {gas_price} wei, more than a token for a unit of gas", "as in `train quote`")
-    return PRESETS[name] if gas_price is None else PRESETS[name].at_gas_price(gas_price), changes
+    preset = PRESETS[name].in_decimals(currency.decimals)
+    return preset if gas_price is None else preset.at_gas_price(gas_price), changes
 
 
 def _term(kind: Any, value: Any, name: str) -> Any:
     """A field of `Terms` as its kind: an amount of tokens, seconds, or a number."""
     if kind is not Wei:
         return _whole(value, name)
-    # A bare number is refused: tokens and wei of them differ by 10^18.
-    if not isinstance(value, str) or not value.strip().lower().endswith(("wei", "lst")):
-        raise UsageError(f"{name} is {value!r}, without a unit", f'{name} = "600000000000 wei", or "1.5 LST"')
+    # A bare number is refused: tokens and wei of them differ by far.
+    if not isinstance(value, str) or not value.strip(" .0123456789"):
+        symbol = market_currency().symbol
+        raise UsageError(f"{name} is {value!r}, without a unit", f'{name} = "600000000000 wei", or "1.5 {symbol}"')
     return amount_of(value, name, least=0)
 
 
