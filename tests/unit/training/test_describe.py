@@ -83,6 +83,8 @@ def test_adapters_are_described_by_the_folder_of_their_base(folder: Path) -> Non
     job = job_of(given, folder)
     assert job.model == {"model": "lora", "base": describe(base), "rank": 2, "alpha": 16.0, "targets": ["up"]}
     assert job.genesis.shared[0].size == 512, "2 x 32 and 128 x 2, in whole leaves"
+    quoted = job_of(given, folder, weights=False)
+    assert quoted.programs.step.root == job.programs.step.root, "the base's weights are constants of a quote, too"
 
 
 def evaluated(folder: Path, **changes: Any) -> dict[str, Any]:
