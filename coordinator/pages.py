@@ -33,7 +33,7 @@ from coordinator.schema import (
     RunOut,
 )
 from coordinator.views import LossAt, RoundAt
-from lockstep.base.amounts import tokens
+from lockstep.base.amounts import market_currency, tokens
 from lockstep.base.naming import short
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import MERGE_SLOT
@@ -53,7 +53,7 @@ ROUNDS_SHOWN = 30
 STATES = views.FINAL_FIRST
 KINDS = ("escrowed", "paid", "refunded", "slashed", "burned", "deposited", "withdrawn", "unbonded")
 """The kinds of money that moved, in the order of the economy's page."""
-AXES = {"step": "steps", "tokens": "tokens", "time": "hours since the first weights", "cost": "LST paid"}
+AXES = {"step": "steps", "tokens": "tokens", "time": "hours since the first weights", "cost": "paid"}
 Axis = Literal["step", "tokens", "time", "cost"]
 Cursor = Annotated[str | None, Query(max_length=queries.CURSOR_CHARACTERS)]
 Number = Annotated[int | None, Query(ge=0, le=1 << 32)]
@@ -112,7 +112,8 @@ def _run(request: Request, context: ApiContext, job: str, x: Axis, before: int |
     shown = views.grid(context, job, before, ROUNDS_SHOWN)
     return _drawn(
         "run.html", status=queries.status(context.database, context.aggregator), path=request.url.path, run=found,
-        losses=losses, rounds=rounds, grid=shown, axis=x, axes=AXES, loss=_loss(losses, x),
+        losses=losses, rounds=rounds, grid=shown, axis=x, axes=_axes(), unit=market_currency().unit,
+        loss=_loss(losses, x),
         throughput=_throughput(rounds), heat=_heat(shown), states=_present(found), glyphs=drawing.GLYPHS,
         strip=drawing.strip("all rounds by what became of their claims", [p.claims for p in rounds], STATES),
         games=queries.games(context.database, 50, None, job=job).items, **_published(request, context),
@@ -179,6 +180,11 @@ def status(request: Request, context: Ctx) -> Response:
 # -- pictures -------------------------------------------------------------------------------------------
 
 
+def _axes() -> dict[str, str]:
+    """Returns the axes' labels, with the market's token in that of the cost."""
+    return {**AXES, "cost": f"{market_currency().symbol} {AXES['cost']}"}
+
+
 def _loss(losses: Sequence[LossAt], axis: Axis) -> Any:
     known = [p for p in losses if isinstance(p.loss, int | float)]
     begun = known[0].time if known else 0
@@ -186,10 +192,10 @@ def _loss(losses: Sequence[LossAt], axis: Axis) -> Any:
         "step": lambda p: p.step,
         "tokens": lambda p: math.nan if p.tokens is None else p.tokens,
         "time": lambda p: (p.time - begun) / 3600,
-        "cost": lambda p: int(p.cost) / 1e18,
+        "cost": lambda p: int(p.cost) / market_currency().unit,
     }
     points = [(at[axis](p), float(p.loss), f"{p.loss} after {p.merges} merges") for p in known]
-    return drawing.chart("loss", [Series("loss", points)], AXES[axis], "loss", drawing.number)
+    return drawing.chart("loss", [Series("loss", points)], _axes()[axis], "loss", drawing.number)
 
 
 def _throughput(rounds: Sequence[RoundAt]) -> Any:
@@ -231,19 +237,22 @@ def _fall(account: AccountOut) -> Any:
 
 def _flows(economy: EconomyOut) -> Any:
     begun = economy.hours[0].hour if economy.hours else 0
-    series = []
+    series, currency = [], market_currency()
+    unit = currency.unit
     for kind, style in zip(("escrowed", "paid", "refunded", "slashed", "burned"), "abcde", strict=True):
         total, points = 0, []
         for flow in economy.hours:
             if flow.kind == kind:
                 total += int(flow.amount)
                 # A sum stands at the end of its hour.
-                points.append(((flow.hour - begun) / 3600 + 1, total / 1e18, f"{kind}: {_amount(total)}"))
+                points.append(((flow.hour - begun) / 3600 + 1, total / unit, f"{kind}: {_amount(total)}"))
         if points:
             # What was moved stays moved.
-            points.append(((economy.hours[-1].hour - begun) / 3600 + 1, total / 1e18, f"{kind}: {_amount(total)}"))
+            points.append(((economy.hours[-1].hour - begun) / 3600 + 1, total / unit, f"{kind}: {_amount(total)}"))
             series.append(Series(kind, [(0.0, 0.0, kind), *points], style))
-    return drawing.chart("money that moved", series, "hours since the first", "LST, in all", drawing.number)
+    return drawing.chart(
+        "money that moved", series, "hours since the first", f"{currency.symbol}, in all", drawing.number
+    )
 
 
 # -- rendering ------------------------------------------------------------------------------------------
@@ -297,9 +306,9 @@ def _environment() -> Environment:
         lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
     made.filters |= {
-        "short": short, "lst": _amount, "moment": _moment, "duration": _duration, "percent": _percent, "value": _value,
-        "slot": _slot, "digits": _digits, "dotted": _dotted, "spark": drawing.sparkline, "word": drawing.word,
-        "count": lambda n: "–" if n is None else f"{n:,}",
+        "short": short, "amount": _amount, "moment": _moment, "duration": _duration, "percent": _percent,
+        "value": _value, "slot": _slot, "digits": _digits, "dotted": _dotted, "spark": drawing.sparkline,
+        "word": drawing.word, "count": lambda n: "–" if n is None else f"{n:,}",
     }  # fmt: skip
     made.globals |= {"asset": assets.url, "command": command}
     return made

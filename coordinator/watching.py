@@ -15,7 +15,8 @@ from pathlib import Path
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lockstep.runtime.metrics import UNIT, Sampler
+from lockstep.base.amounts import COIN
+from lockstep.runtime.metrics import Sampler
 from lockstep.runtime.staking import OUTBOX
 
 
@@ -58,4 +59,4 @@ def spent(outbox: Path) -> tuple[int, float, dict[str, int]]:
         receipts = database.execute("SELECT receipt FROM transactions WHERE receipt IS NOT NULL").fetchall()
     read = [json.loads(text) for (text,) in receipts]
     gas = sum(r["gas_used"] for r in read)
-    return gas, sum(r["gas_used"] * r["gas_price"] for r in read) / UNIT, count
+    return gas, sum(r["gas_used"] * r["gas_price"] for r in read) / COIN.unit, count

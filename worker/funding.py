@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lockstep.base.amounts import amount_of, tokens
+from lockstep.base.amounts import COIN, Currency, amount_of, market_currency, tokens
 from lockstep.base.naming import identified, short
 from lockstep.chain import gas
 from lockstep.chain.devnet import CHAIN_ID
@@ -96,16 +96,16 @@ class Requirement:
     def lines(self) -> list[str]:
         """Returns the requirement as lines of text."""
 
-        def row(name: str, missing: Wei, symbol: str, rest: str) -> str:
-            send = f"send {tokens(missing, symbol=symbol)}" if missing else "enough"
+        def row(name: str, missing: Wei, currency: Currency, rest: str) -> str:
+            send = f"send {tokens(missing, currency=currency)}" if missing else "enough"
             return f"{name:<8} {send}: {rest}"
 
-        coin = f"{tokens(self.held.coin, 4, 'ETH')} held, {tokens(self.coin_wanted, 4, 'ETH')} wanted"
+        coin = f"{tokens(self.held.coin, 4, COIN)} held, {tokens(self.coin_wanted, 4, COIN)} wanted"
         wallet = f"{tokens(self.held.wallet)} in the wallet, {tokens(self.staked)} staked, {tokens(self.wanted)} wanted"
         return [
             f"account  {self.held.address}, on chain {self.chain_id}",
-            row("coin", self.coin_missing, "ETH", f"{coin} for {ROUNDS} rounds and {GAMES} games"),
-            row("tokens", self.tokens_missing, "LST", f"{wallet} {self.why}"),
+            row("coin", self.coin_missing, COIN, f"{coin} for {ROUNDS} rounds and {GAMES} games"),
+            row("tokens", self.tokens_missing, market_currency(), f"{wallet} {self.why}"),
             f"token    {self.token}",
         ]
 

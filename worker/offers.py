@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lockstep.base.amounts import tokens
+from lockstep.base.amounts import COIN, tokens
 from lockstep.base.durations import readable_seconds
 from lockstep.base.machine import readable
 from lockstep.base.naming import identified, short
@@ -142,7 +142,7 @@ class JobOffer:
         """Returns the offer as lines of text."""
         p, (paid, spent) = self.params, self.hourly
         left = max(0, p.schedule.rounds - self.books.started)
-        once = tokens(self.fees.cost(gas.WORKER_ONCE + gas.WORKER_END), 3, "ETH")
+        once = tokens(self.fees.cost(gas.WORKER_ONCE + gas.WORKER_END), 3, COIN)
         verbs, merge = self.fees.cost(gas.WORKER_ROUND), self.fees.cost(["merge"])
         span = readable_seconds(self.locked_seconds)
         rows = [
@@ -151,7 +151,7 @@ class JobOffer:
             f"  risks    slot {tokens(p.role.slot_stake)}, merge {tokens(p.merge.stake)} if a claim is proven wrong",
             f"           {tokens(p.role.slot_price)} for a slot that is joined and not revealed in time",
             f"  locked   up to {tokens(self.wanted)} in all, each claim's stake for at most {span} if undisputed",
-            f"  gas      {tokens(verbs, 3, 'ETH')} a round, {tokens(merge, 3, 'ETH')} a merge, {once} once",
+            f"  gas      {tokens(verbs, 3, COIN)} a round, {tokens(merge, 3, COIN)} a merge, {once} once",
             f"           at {self.fees.told()}",
         ]
         if self.machine is not None:
@@ -161,7 +161,7 @@ class JobOffer:
                 f"  price    {tokens(self.price, 4)} for 10^15 operations; a slot computes {m.operations:.3g}",
                 f"  machine  {m.work:.3g} s of work a round ({m.how}), {p.role.train_seconds} s are given",
                 f"           {readable(m.memory)} of memory{beside}, about {readable(m.disk)} of disk",
-                f"  an hour  {tokens(paid, 4)} for {tokens(spent, 3, 'ETH')} of gas, with a slot in every round",
+                f"  an hour  {tokens(paid, 4)} for {tokens(spent, 3, COIN)} of gas, with a slot in every round",
             ]
         rows += [f"  not now  {n.code}: {n.message}" for n in self.reasons] or ["  a worker here joins it"]
         return rows
@@ -216,8 +216,8 @@ class _Look:
         if stake.code:
             reasons.append(Note(stake.code, stake.message))
         if held.coin < self.fees.cost(gas.WORKER_ONCE + gas.WORKER_ROUND):
-            least = tokens(self.fees.cost(gas.WORKER_ONCE + gas.WORKER_ROUND), 3, "ETH")
-            reasons.append(Note("gas", f"the account holds {tokens(held.coin, 4, 'ETH')}, a first round takes {least}"))
+            least = tokens(self.fees.cost(gas.WORKER_ONCE + gas.WORKER_ROUND), 3, COIN)
+            reasons.append(Note("gas", f"the account holds {tokens(held.coin, 4, COIN)}, a first round takes {least}"))
         if closed := self.policy.closed_now():
             now = account_time(self.account)
             reasons.append(Note("hours", f"--hours opens at {moment(now + closed)}", now + closed))

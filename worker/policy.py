@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lockstep.base.amounts import amount_of, tokens
+from lockstep.base.amounts import amount_of, require_amount, tokens
 from lockstep.base.naming import address_of
 from lockstep.execution.rates import PRICED_OPERATIONS, price_of
 from lockstep.protocol.errors import UsageError
@@ -43,12 +43,22 @@ class Policy:
     """Unpaid rounds after which no job of a requester is joined; 0: no number is too many."""
 
     @staticmethod
+    def require(settings: Settings) -> None:
+        """Raises UsageError for what is wrong in the settings whatever the market's token is."""
+        for name in ("max_stake", "min_price"):
+            text = getattr(settings, name)
+            if text and text.strip().lower() != ALL:
+                require_amount(text, name, least=0)
+        _requesters(settings.jobs_from)
+        _hours(settings.hours)
+
+    @staticmethod
     def of(settings: Settings) -> Policy:
-        """Reads the policy from the settings; raises UsageError."""
+        """Reads the policy from the settings, with amounts of the connected market's token; raises UsageError."""
         limit = settings.max_stake.strip()
         return Policy(
             max_stake=None if limit.lower() == ALL else amount_of(limit, "max_stake", least=0),
-            jobs_from=frozenset(address_of(x.strip(), "jobs_from") for x in settings.jobs_from.split(",") if x.strip()),
+            jobs_from=_requesters(settings.jobs_from),
             min_price=amount_of(settings.min_price, "min_price", least=0) if settings.min_price else NOTHING,
             hours=_hours(settings.hours),
             max_unpaid=settings.max_unpaid,
@@ -106,6 +116,10 @@ class Policy:
             "hours": None if self.hours is None else "{}-{}".format(*self.hours),
             "max_unpaid": self.max_unpaid or None,
         }
+
+
+def _requesters(text: str) -> frozenset[Address]:
+    return frozenset(address_of(each.strip(), "jobs_from") for each in text.split(",") if each.strip())
 
 
 def _hours(text: str) -> tuple[int, int] | None:

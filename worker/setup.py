@@ -25,11 +25,13 @@ from worker.policy import Policy
 def assemble(settings: Settings) -> Iterator[WorkerParts]:
     """Opens all resources of a worker and closes them at the end; raises UsageError, KeyStoreError, GuardRefused,
     Unreachable, ChainError, DoctorError."""
-    policy, home = Policy.of(settings), settings.home_dir
+    Policy.require(settings)
+    home = settings.home_dir
     with ExitStack() as stack:
         # The lock comes first: nothing of the home is read while another worker writes it.
         stack.enter_context(lock.held(home, "worker"))
         party = stack.enter_context(Party.open(settings))
+        policy = Policy.of(settings)
         guard = stack.enter_context(GuardMemory(home, Scope.of(party.w3, party.addresses, party.address)))
         node = NodeKey.open(home / NODE_KEY)
         watch = Watch(

@@ -7,7 +7,7 @@ import {ERC20Permit} from "@openzeppelin/contracts/token/ERC20/extensions/ERC20P
 /// @title TestToken
 /// @notice An ERC-20 with permit that anybody may mint: for local chains and tests, worth nothing.
 contract TestToken is ERC20, ERC20Permit {
-    constructor() ERC20("Lockstep Test Token", "LTT") ERC20Permit("Lockstep Test Token") {}
+    constructor() ERC20("Lockstep Test Token", "LST") ERC20Permit("Lockstep Test Token") {}
 
     function mint(address to, uint256 amount) external {
         _mint(to, amount);

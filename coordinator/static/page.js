@@ -22,18 +22,18 @@
 
   const pick = {
     step: (p) => p.step, tokens: (p) => p.tokens, time: (p, first) => (p.time - first.time) / 3600,
-    cost: (p) => Number(p.cost) / 1e18, round: (p) => p.round, loss: (p) => p.loss,
+    cost: (p, first, unit) => Number(p.cost) / unit, round: (p) => p.round, loss: (p) => p.loss,
     rate: (p) => (p.tokens === null || !["lead", "final"].includes(p.state) ? null : p.tokens / Math.max(1, p.updated - p.started)),
   };
 
   const plot = async (figure) => {
     if (seen.has(figure) || !figure.querySelector("svg.chart") || !window.uPlot) return;
     seen.add(figure);
-    const { plot: path, rows: name, x, y, name: label } = figure.dataset;
+    const { plot: path, rows: name, x, y, name: label, unit } = figure.dataset;
     const answer = await fetch(path, { headers: { Accept: "application/json" } });
     if (!answer.ok) return;
     const rows = (await answer.json())[name];
-    const points = rows.map((p) => [pick[x](p, rows[0]), pick[y](p, rows[0])])
+    const points = rows.map((p) => [pick[x](p, rows[0], Number(unit)), pick[y](p, rows[0])])
       .filter(([a, b]) => typeof a === "number" && typeof b === "number");
     if (points.length < 2 || !figure.isConnected) return;
     // A step or a round has no half.

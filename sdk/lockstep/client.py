@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from lockstep.base import markup
-from lockstep.base.amounts import tokens
+from lockstep.base.amounts import TEST_TOKEN, Currency, tokens
 from lockstep.base.files import write_atomically
 from lockstep.base.naming import short
 from lockstep.base.settings import resolve
@@ -92,6 +92,8 @@ class Quote:
     params: JobParams
     chain: ChainTimes = field(default_factory=ChainTimes)
     """The deployment's promises about its chain."""
+    currency: Currency = TEST_TOKEN
+    """The market's token."""
 
     @property
     def escrow(self) -> Wei:
@@ -121,7 +123,7 @@ class Quote:
     def _repr_html_(self) -> str:
         role = self.params.role
         rows = [
-            ("debit", tokens(self.debit)), ("escrow", tokens(self.escrow)), ("deposit", tokens(self.deposit)),
+            *((name, tokens(getattr(self, name), currency=self.currency)) for name in ("debit", "escrow", "deposit")),
             ("rounds", self.params.schedule.rounds), ("slots", role.slots), ("steps of a slot", role.inner_steps),
             ("model", _name_of(self.job.model)),
         ]  # fmt: skip
@@ -163,6 +165,11 @@ class Network:
         places = [("chain", self.contracts.addresses.chain_id), ("market", self.contracts.addresses.market)]
         return markup.table("market", [*places, ("storage", self.store.name), *jobs])
 
+    @property
+    def currency(self) -> Currency:
+        """The market's token: its symbol and decimals. Terms are scaled to it: `presets.LOCAL.in_decimals(6)`."""
+        return self.contracts.token.currency
+
     @cached_property
     def account(self) -> LocalAccount:
         """The account that signs; raises KeyStoreError if the key cannot be opened."""
@@ -185,7 +192,7 @@ class Network:
         params = _params(job, spec, chain)
         check_params(params, self.contracts.vault.unbond_seconds(), chain)
         check_programs(job.programs.step, job.programs.encode, job.programs.merge, job_of(params))
-        return Quote(job, spec, params, chain)
+        return Quote(job, spec, params, chain, self.currency)
 
     def submit(self, quote: Quote, budget: Wei, nonce: int | None = None) -> JobHandle:
         """Store the job's parts, escrow its price, open it; returns at once when it is on chain.
@@ -199,19 +206,20 @@ class Network:
                 "this job was made without weights, so it can be quoted but not submitted",
                 hint="make it with training_job(..., weights=True)",
             )
-        escrow, deposit = quote.escrow, quote.deposit
+        debit, escrow, deposit, budgeted = (
+            tokens(amount, currency=self.currency) for amount in (quote.debit, quote.escrow, quote.deposit, budget)
+        )
         # INVARIANT: no more leaves a requester's account than its budget.
         if quote.debit > budget:
             raise BudgetExceeded(
-                f"the job takes {tokens(quote.debit)} (escrow {tokens(escrow)}, deposit {tokens(deposit)}), "
-                f"the budget is {tokens(budget)}",
+                f"the job takes {debit} (escrow {escrow}, deposit {deposit}), the budget is {budgeted}",
                 hint="raise the budget, or ask for fewer rounds or slots; the deposit comes back when the job is done",
             )
         with self._alone():
             return self._open(quote, nonce)
 
     def _open(self, quote: Quote, nonce: int | None) -> JobHandle:
-        escrow, deposit = quote.escrow, quote.deposit
+        escrow = quote.escrow
         owner = Address(self.account.address)
         market, vault, token = self.contracts.market, self.contracts.vault, self.contracts.token
         nonce = self.w3.eth.get_transaction_count(self.account.address) if nonce is None else nonce
@@ -222,7 +230,9 @@ class Network:
         held = token.balance_of(owner)
         if held < quote.debit:
             raise FundsError(
-                f"{owner} holds {tokens(held)}; escrow {tokens(escrow)}, deposit {tokens(deposit)}",
+                "{} holds {}; escrow {}, deposit {}".format(
+                    owner, *(tokens(amount, currency=self.currency) for amount in (held, escrow, quote.deposit))
+                ),
                 hint="send the account more; the deposit comes back when the job is done",
             )
         _store_parts(self.store, quote)
@@ -311,7 +321,7 @@ class JobHandle:
 
     def _repr_html_(self) -> str:
         status = self.status()
-        money = [(name, tokens(status[name])) for name in ("escrow", "paid", "refunded")]
+        money = [(name, tokens(status[name], currency=self.net.currency)) for name in ("escrow", "paid", "refunded")]
         rows = [("status", status["status"]), ("rounds settled", f"{status['settled']} of {status['rounds']}"), *money]
         return markup.table(f"job {short(self.id)}", rows)
 

@@ -6,6 +6,7 @@ The differences are marked; everything else is the job's own (models, data, sche
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from typing import get_type_hints
 
 from lockstep.economics import offer
 from lockstep.protocol.errors import UsageError
@@ -14,8 +15,9 @@ from lockstep.protocol.market.job_rules import MERGE_SLOTS, ChainTimes
 from lockstep.protocol.market.prices import bond_floor, ceil_div, stake_floor, witness_floor
 from lockstep.protocol.types import Seconds, Wei
 
-TOKEN = 10**18
-"""One token in its smallest unit."""
+DECIMALS = 18
+TOKEN = 10**DECIMALS
+"""One token in its smallest unit, where the market's token has that many decimals."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,25 @@ class Terms:
             slots, inner_steps + 1, self.slot_price, self.gas_price, self.max_lead, period=period, min_slots=min_slots
         )
         return replace(self, **asdict(offered))
+
+    def in_decimals(self, decimals: int) -> Terms:
+        """With the same prices, stakes, fees and bonds in a token of other decimals than 18; each is rounded up.
+
+        A coarse token makes gas dearer, since its price has no fraction: stakes rise with it where they have to.
+        """
+        if decimals == DECIMALS:
+            return self
+        kinds = get_type_hints(Terms)
+        held = {name: value for name, value in vars(self).items() if kinds[name] is Wei}
+        found = {name: Wei(ceil_div(value * 10**decimals, TOKEN)) for name, value in held.items()}
+        # INVARIANT: whatever is bid, a job meets the market's floors (JobRules).
+        if self.witnesses:
+            floor = witness_floor(found["witness_fee"], self.max_lead)
+            found["witness_stake"] = Wei(max(found["witness_stake"], floor))
+        for work, lost in (("slot", 2 * found["witness_stake"] + 1 if self.witnesses else 0), ("merge", 0)):
+            floor = stake_floor(found[f"{work}_price"], found["gas_price"])
+            found[f"{work}_stake"] = Wei(max(found[f"{work}_stake"], floor, lost))
+        return replace(self, **found)
 
     def at_gas_price(self, gas_price: Wei) -> Terms:
         """With another price of a unit of gas at the cap of fees, and the stakes that it needs."""

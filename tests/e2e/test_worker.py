@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -92,6 +92,8 @@ class Market:
     devnet: Devnet
     contracts: Contracts
     store: ContentStore
+    wallet: Wei = WALLET
+    """The tokens of whoever is funded."""
     processes: list[Process] = field(default_factory=list)
     passing: Passing = field(init=False)
 
@@ -99,12 +101,16 @@ class Market:
         self.passing = Passing(self.devnet, self.contracts)
 
     @staticmethod
-    def build(folder: Path, chain: ChainTimes = CHAINS["devnet"]) -> Market:
+    def build(
+        folder: Path, chain: ChainTimes = CHAINS["devnet"], *, token: Callable[[Devnet], Address] | None = None,
+        wallet: Wei = WALLET,
+    ) -> Market:  # fmt: skip
         devnet = Devnet(folder / "chain")
-        addresses = deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=Seconds(3600), chain=chain)
+        coin = None if token is None else token(devnet)
+        addresses = deploy(devnet.w3, devnet.account("deployer"), coin, unbond_seconds=Seconds(3600), chain=chain)
         addresses.save(folder / "deployment.json")
         store = open_store(f"dir://{folder}/blocks")
-        market = Market(folder, devnet, Contracts.at(devnet.w3, addresses), store)
+        market = Market(folder, devnet, Contracts.at(devnet.w3, addresses), store, wallet)
         market.passing.start()
         return market
 
@@ -124,7 +130,9 @@ class Market:
     def fund(self, *names: str) -> None:
         deployer = Outbox(self.folder / "deployer.sqlite", self.devnet.w3, self.devnet.account("deployer"))
         token = self.contracts.token
-        deployer.send_all([(f"mint/{n}", token.mint(Address(self.devnet.account(n).address), WALLET)) for n in names])
+        deployer.send_all(
+            [(f"mint/{n}", token.mint(Address(self.devnet.account(n).address), self.wallet)) for n in names]
+        )
         deployer.close()
 
     def submit(self, steps: int = toyjob.STEPS, nonce: int = 0, **changes: Any) -> Job:

@@ -36,6 +36,22 @@ def test_the_market_accepts_a_preset(terms: Terms, chain: str) -> None:
         check_params(amended(shape, **{**asdict(terms), "witnesses": 65}), unbonding, CHAINS[chain])
 
 
+@pytest.mark.parametrize("decimals", [0, 2, 6, 8, 18, 24])
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_keeps_its_worth_and_the_floors_in_any_token(name: str, decimals: int) -> None:
+    terms, unit = PRESETS[name].in_decimals(decimals), 10**decimals
+    test_a_preset_is_above_the_contracts_floors(terms)
+    audited = terms.audited(64, 500)
+    test_a_preset_is_above_the_contracts_floors(audited)
+    check_params(
+        amended(params_of(random.Random(0)), **{**asdict(audited), "slots": 64, "min_slots": 16, "inner_steps": 500}),
+        Seconds(terms.challenge_seconds + 2 * terms.clock_seconds), CHAINS["devnet"],
+    )  # fmt: skip
+    assert (terms.slot_price, terms.join_seconds) == (unit, PRESETS[name].join_seconds)
+    if decimals >= 8 or not terms.gas_price:
+        assert audited.slot_stake * TOKEN == PRESETS[name].audited(64, 500).slot_stake * unit
+
+
 def test_mainnet_is_for_64_slots_of_500_steps() -> None:
     audit = AuditPlan(64, MAINNET.witnesses, 501)
     assert MAINNET.audited(64, 500) == MAINNET, "derived, not written"

@@ -1,26 +1,27 @@
-"""Parses and formats token amounts for people: "20.5 LST".
+"""Parses and formats amounts for people, in the market's token or in the chain's coin: "20.5 LST".
 
 >>> tokens(Wei(20_500_000_000_000_000_000))
 '20.5 LST'
 >>> amount_of("20.5 LST") == amount_of("20.5")
 True
+>>> tokens(Wei(20_500_000), currency=Currency("USDC", 6))
+'20.5 USDC'
 
-JSON carries wei as a decimal string; only text for people is converted.
+JSON carries the smallest units ("wei") as a decimal string; only text for people is converted.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from decimal import Context, Decimal
 
 from lockstep.base.naming import nearest
-from lockstep.presets import TOKEN
+from lockstep.presets import DECIMALS
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Wei
 
-DECIMALS = 18
-SYMBOL = "LST"
-_AMOUNT = re.compile(r"(\d{1,40})(?:\.(\d+))?\s*(LST|wei)?", re.IGNORECASE | re.ASCII)
+_AMOUNT = re.compile(r"(\d{1,40})(?:\.(\d+))?\s*((?!e\d)[^\s\d.,][^\s,]*)?", re.IGNORECASE | re.ASCII)
 _TINY = Decimal("1e-9")
 """Smaller rounded amounts are written with an exponent."""
 _FEE_UNITS = {"wei": 0, "gwei": 9, "eth": 18}
@@ -29,39 +30,95 @@ _LARGEST = 2**128 - 1
 """The largest amount that the contracts keep."""
 
 
-def tokens(amount: int | str, digits: int | None = None, symbol: str = SYMBOL) -> str:
-    """Formats an amount in wei as tokens, exactly or to `digits` significant digits; `symbol` is ETH for the coin."""
-    exact = Decimal(int(amount)) / TOKEN
+@dataclass(frozen=True)
+class Currency:
+    """A token or coin, as its contract or its chain tells of it."""
+
+    symbol: str
+    decimals: int
+    """10^decimals of the smallest units are one."""
+
+    @property
+    def unit(self) -> int:
+        """One, in smallest units."""
+        return int(10**self.decimals)
+
+
+COIN = Currency("ETH", 18)
+"""The chain's own coin, which pays for gas."""
+TEST_TOKEN = Currency("LST", DECIMALS)
+"""The token that a market has if none is named when it is deployed."""
+_of_market = TEST_TOKEN
+
+
+def market_currency() -> Currency:
+    """Returns the token of the market that this process connected to last; the test token before."""
+    return _of_market
+
+
+def set_market_currency(currency: Currency) -> None:
+    """Has `tokens` and `amount_of` count in this token; a process serves one market."""
+    global _of_market
+    _of_market = currency
+
+
+def tokens(amount: int | str, digits: int | None = None, currency: Currency | None = None) -> str:
+    """Formats an amount in smallest units, exactly or to `digits` significant digits; in the market's token unless
+    another currency is given."""
+    currency = currency or market_currency()
+    exact = Decimal(int(amount)).scaleb(-currency.decimals, Context(prec=60))
     if digits is not None:
         exact = Context(prec=digits).create_decimal(exact)
         if 0 < exact < _TINY:
-            return f"{exact.normalize():g} {symbol}"
-    return f"{exact.normalize():,f} {symbol}"
+            return f"{exact.normalize():g} {currency.symbol}"
+    return f"{exact.normalize(Context(prec=60)):,f} {currency.symbol}"
 
 
-def amount_of(text: str, name: str = "amount", *, least: int = 1) -> Wei:
-    """Parses an amount: "20", "20.5 LST", or "5wei"; raises UsageError.
+def require_amount(text: str, name: str = "amount", *, least: int = 1) -> None:
+    """Raises UsageError for a text that is no amount of any token: what is known before the market is asked."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None:
+        raise _no_amount(text, name, "tokens")
+    if (least and not int(found[1] + (found[2] or ""))) or int(found[1]) > _LARGEST:
+        raise UsageError(f"{name} is {text!r}, which is out of range", hint="write more than 0, and less than 10^38")
+
+
+def amount_of(text: str, name: str = "amount", *, least: int = 1, currency: Currency | None = None) -> Wei:
+    """Parses an amount: "20", "20.5 LST", or "5wei", of the market's token unless another is given; raises UsageError.
 
     `name` is the option in the error's message; `least` is the smallest valid amount.
     """
+    currency = currency or market_currency()
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
-        raise UsageError(
-            f"{name} is {text!r}, which is not an amount",
-            hint=f"write tokens, as 20 or 20.5 or '20.5 {SYMBOL}', or wei, as 5wei",
-        )
-    whole, fraction, unit = found[1], found[2] or "", (found[3] or SYMBOL).lower()
+        raise _no_amount(text, name, currency.symbol)
+    whole, fraction, unit = found[1], found[2] or "", (found[3] or currency.symbol).casefold()
+    if unit not in ("wei", currency.symbol.casefold()):
+        raise _no_amount(text, name, currency.symbol)
     if unit == "wei" and fraction:
         raise UsageError(f"{name} is {text!r}, less than the smallest unit", hint="give a whole number of wei")
-    if len(fraction.rstrip("0")) > DECIMALS:
+    fraction = fraction.rstrip("0")
+    if len(fraction) > currency.decimals:
         raise UsageError(
-            f"{name} is {text!r}, which has more than {DECIMALS} decimals", hint="the token has no smaller unit"
+            f"{name} is {text!r}, which has more than {currency.decimals} decimals",
+            hint="the token has no smaller unit",
         )
-    value = int(whole) if unit == "wei" else int(whole) * TOKEN + int(fraction.rstrip("0").ljust(DECIMALS, "0"))
+    value = (
+        int(whole) if unit == "wei" else int(whole) * currency.unit + int(fraction.ljust(currency.decimals, "0") or 0)
+    )
     if not least <= value <= _LARGEST:
-        bound = f"at least {tokens(least)}" if value < least else f"at most {tokens(_LARGEST, 6)}"
-        raise UsageError(f"{name} is {text!r}, which is out of range", hint=bound)
+        bound = tokens(least, currency=currency) if value < least else tokens(_LARGEST, 6, currency)
+        raise UsageError(
+            f"{name} is {text!r}, which is out of range", hint=f"at {'least' if value < least else 'most'} {bound}"
+        )
     return Wei(value)
+
+
+def _no_amount(text: str, name: str, symbol: str) -> UsageError:
+    return UsageError(
+        f"{name} is {text!r}, which is not an amount of {symbol}",
+        hint=f"write 20 or 20.5 or '20.5 {symbol}'; or the token's smallest unit, as 5wei",
+    )
 
 
 def fee_of(text: str, name: str) -> Wei:

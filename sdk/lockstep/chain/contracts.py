@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from lockstep.base.amounts import Currency, set_market_currency
 from lockstep.chain import artifacts, reverts, rpc_answers, signatures
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.protocol.errors import ChainError, Malformed
@@ -220,6 +221,9 @@ def _read(part: dict[str, Any], value: Any) -> Any:
     return to_checksum_address(value) if kind == "address" else value
 
 
+MAX_DECIMALS, MAX_SYMBOL = 30, 16
+UNNAMED = "TOKEN"
+"""The symbol of a token that has none, or none that can be shown."""
 UNLIMITED = 1 << 200
 """An allowance that no amount uses up."""
 
@@ -229,8 +233,31 @@ class Token(Contract):
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "TestToken")
+        self._currency: Currency | None = None
         self._domain: dict[str, Any] | Literal[False] | None = None
         """The domain of permits; None: not asked for yet; False: the token takes no permit."""
+
+    @property
+    def currency(self) -> Currency:
+        """The token's symbol and decimals, asked for once; raises ChainError if it has no decimals that fit amounts."""
+        if self._currency is None:
+            try:
+                decimals = int(self.read("decimals"))
+            except ChainError as failure:
+                raise ChainError(
+                    f"the token at {self.address} does not say its decimals", "use an ERC-20 that has decimals()"
+                ) from failure
+            # INVARIANT: no amount is shown or read in another unit than the token's own.
+            if decimals > MAX_DECIMALS:
+                raise ChainError(
+                    f"the token at {self.address} has {decimals} decimals", f"use one of at most {MAX_DECIMALS}"
+                )
+            symbol = self._text("symbol()")
+            shown = symbol.isprintable() and not set(symbol) & set(" ,") and len(symbol) <= MAX_SYMBOL
+            # What a token calls itself is a stranger's text, and "wei" is the smallest unit's name.
+            known = shown and symbol[:1].isalpha() and symbol.casefold() != "wei"
+            self._currency = Currency(symbol if known else UNNAMED, decimals)
+        return self._currency
 
     def balance_of(self, account: Address) -> Wei:
         """Returns the account's balance, in wei."""
@@ -815,7 +842,7 @@ class Contracts:
 
     @classmethod
     def at(cls, w3: Web3, addresses: Addresses) -> Contracts:
-        """Connects to the contracts of one deployment.
+        """Connects to the contracts of one deployment; amounts of this process are of its token from now on.
 
         Raises `ChainError` if there is no code where a contract should be, or another deployment's.
         """
@@ -833,8 +860,13 @@ class Contracts:
                     f"the contract at {contract.address} refers to another {name} than the addresses file",
                     "the addresses file mixes two deployments: fetch it again",
                 )
-        vault, witnesses = Vault(w3, addresses.vault), Witnesses(w3, addresses.witnesses)
-        return cls(addresses, Token(w3, addresses.token), vault, market, game, validator, demands, witnesses)
+        vault, witnesses, token = (
+            Vault(w3, addresses.vault),
+            Witnesses(w3, addresses.witnesses),
+            Token(w3, addresses.token),
+        )
+        set_market_currency(token.currency)
+        return cls(addresses, token, vault, market, game, validator, demands, witnesses)
 
     def sign_receipts(
         self, account: LocalAccount, job: JobId, r: int, attempt: int, mask: int, speakers: Sequence[int]

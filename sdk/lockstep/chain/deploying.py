@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.base.files import write_atomically
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
-from lockstep.chain.contracts import Call
+from lockstep.chain.contracts import Call, Token
 from lockstep.chain.deployment import GAS, Creation, Plan, plan
 from lockstep.chain.known_chains import facts_of, require_no_arb_sys, require_own_blocks
 from lockstep.chain.outbox import Outbox
@@ -63,6 +63,9 @@ def check_chain(w3: Web3, wanted: Wanted, *, test_token: bool) -> None:
         )
     if wanted.token is not None and not w3.eth.get_code(wanted.token):  # type: ignore[arg-type]
         raise UsageError(f"there is no token at {wanted.token} on chain {chain_id}", "check --token and --rpc")
+    if wanted.token is not None:
+        # INVARIANT: no market is made whose amounts nobody can read.
+        _ = Token(w3, wanted.token).currency
     try:
         w3.eth.call({"data": _PUSH0})  # type: ignore[typeddict-item]
     except (ContractLogicError, Web3RPCError) as failure:

@@ -265,6 +265,9 @@ def _trouble(method: str, params: Any, answer: Answer) -> str:
     if method == "eth_getBlockByNumber" and params[0] in NAMED and any(words in text for words in UNNAMED_WORDS):
         # It names none until the chain's own word has reached it: no other node says more, and it can read.
         return ""
+    if method == "eth_call" and params[1:2] == ["pending"] and any(words in text for words in UNNAMED_WORDS):
+        # A provider without a pending block has the others.
+        return ""
     known = next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")
     if method == "eth_call":
         by_code = "data" in error or error.get("code") == REVERTED or any(words in text for words in CODE_WORDS)

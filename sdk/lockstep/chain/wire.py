@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _CHEAP = ("underpriced", "less than block base fee")
 
 TIP_WEI = 1_000_000_000
+PENDING, LATEST = "pending", "latest"
 LAST = 8
 """Multiple of the base fee that a bid allows if the tip bound leaves no room for a later, higher bid."""
 HELD = "try_later.fee"
@@ -39,6 +40,8 @@ class Wire:
         self._w3 = w3
         self._account = account
         self._chain_id = w3.eth.chain_id
+        self._newest = PENDING
+        """The newest state that the node can be asked for."""
         self.cap = max_fee_wei
         self.tip_cap = min(max_tip_wei, max_fee_wei)
 
@@ -53,7 +56,16 @@ class Wire:
 
         request = {"from": self.address, "to": call.to, "data": call.data, "value": call.value, "gas": call.gas}
         try:
-            self._w3.eth.call(request, "pending")  # type: ignore[arg-type]
+            try:
+                self._w3.eth.call(request, self._newest)  # type: ignore[arg-type]
+            except ContractLogicError:
+                raise
+            except Web3RPCError as failure:
+                if self._newest == LATEST:
+                    raise
+                # Some providers have no pending block: what waits is then not seen, and asked for again.
+                self._newest = LATEST if PENDING in str(failure).lower() else PENDING
+                self._w3.eth.call(request, LATEST)  # type: ignore[arg-type]
         except ContractLogicError as failure:
             raise reverts.decode(revert_data(failure)) from failure
         except Web3RPCError as failure:

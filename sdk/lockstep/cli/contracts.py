@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lockstep.base.amounts import tokens
+from lockstep.base.amounts import COIN, tokens
 from lockstep.base.durations import seconds_of
 from lockstep.base.lines import say
 from lockstep.base.networks import config_folder
@@ -228,10 +228,10 @@ def _show_costs(
         }  # fmt: skip
 
     def line(each: dict[str, Any]) -> str:
-        money = "" if coin_price is None else f"  {int(each['fee']) / 10**18 * coin_price:>12,.2f}"
+        money = "" if coin_price is None else f"  {int(each['fee']) / COIN.unit * coin_price:>12,.2f}"
         return (
             f"{each['what']:14} {each['transactions']:>4} {each['gas']:>11,} {each['bytes']:>8,} "
-            f"{tokens(each['fee'], 4, 'ETH'):>16}{money}"
+            f"{tokens(each['fee'], 4, COIN):>16}{money}"
         )
 
     contracts = [row(artifact, one) for artifact, one in creations.items()]

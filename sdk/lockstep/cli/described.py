@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.base import networks
-from lockstep.base.amounts import amount_of
+from lockstep.base.amounts import require_amount
 from lockstep.base.decoding import file_bytes, from_toml
 from lockstep.base.lines import say
 from lockstep.protocol.errors import Malformed, UsageError
@@ -79,7 +79,7 @@ def read(target: str, sets: Sequence[str] | None = None, price: str | None = Non
     for given in sets or ():
         _merge(described, _parsed(given), given)
     if price is not None:
-        amount_of(price, "--price")
+        require_amount(price, "--price")
         described["price"] = price
     refuse_wrong(described)
     return DescribedJob(described, Path() if own else Path(target).parent)

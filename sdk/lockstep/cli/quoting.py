@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from lockstep.base.amounts import tokens
+from lockstep.base.amounts import COIN, market_currency, tokens
 from lockstep.base.durations import readable_seconds
 from lockstep.chain.fees import PROFILES, cover, sums
 from lockstep.chain.gas import PERMIT_GAS, VERBS, Fees
 from lockstep.chain.known_chains import facts_of
 from lockstep.execution import durations
-from lockstep.presets import MAINNET
+from lockstep.presets import MAINNET, TOKEN
 from lockstep.protocol.types import Wei
 from lockstep.runtime.party import pace_of
 
@@ -69,7 +69,8 @@ def data_fee_of(facts: ChainFacts | None, prices: Pricing, base_fee: int) -> Dat
     profile = next(p for p in PROFILES.values() if p.stack == facts.stack)
     factor = cover(sums()["game_most"], replace(profile, base_fee=base_fee or profile.base_fee))
     # At one cap for both; rounded up to the next unit of the token.
-    needed = ceil(factor * MAINNET.gas_price * prices.fee_cap / MAINNET.fee_cap)
+    terms = MAINNET.gas_price * market_currency().unit / TOKEN
+    needed = ceil(factor * terms * prices.fee_cap / MAINNET.fee_cap)
     return DataFee(facts.name, factor, prices.gas_price, Wei(needed))
 
 
@@ -106,7 +107,7 @@ class QuotedTerms:
 
     def lines(self) -> list[str]:
         """Returns the terms as lines of text."""
-        cost = tokens(self.fees.price * REQUESTER_GAS, 4, "ETH")
+        cost = tokens(self.fees.price * REQUESTER_GAS, 4, COIN)
         times = [readable_seconds(seconds) for seconds in (self.expected, self.longest)]
         return [
             f"gas          {cost} for {REQUESTER_GAS:,} units at {self.fees.told()}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lockstep.base.amounts import amount_of, tokens
+from lockstep.base.amounts import amount_of, require_amount, tokens
 from lockstep.base.lines import say
 from lockstep.base.naming import address_of
 from lockstep.base.networks import PROGRAMS
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="Tokens, as 20.5; or all.", show_default=False)]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait; 0: ask it to leave.")]
+ALL = "all"
+"""The amount that is whatever is there."""
 DRAIN_SECONDS = 86_400.0
 _TELL_SECONDS = 30.0
 
@@ -45,10 +47,10 @@ def stake(context: typer.Context, amount: Amount, flags: AccountFlags, yes: Yes 
     from lockstep.runtime.staking import StakingAccount
 
     settings = flags.settings(role_of(context))
-    asked = None if amount == "all" else amount_of(amount)
+    _require(amount)
     with StakingAccount.open(settings) as staking:
         held = staking.holdings()
-        wanted = held.wallet if asked is None else asked
+        wanted = held.wallet if amount == ALL else amount_of(amount)
         if held.owner is None and staking.is_first_stake():
             say(
                 f"{held.address} has no owner: whoever gets at its key takes out its stake and earnings. "
@@ -75,10 +77,10 @@ def unstake(
     from lockstep.runtime.staking import StakingAccount
 
     settings = flags.settings(role_of(context))
-    asked = None if amount == "all" else amount_of(amount)
+    _require(amount)
     with StakingAccount.open(settings, None if operator is None else address_of(operator, "--for")) as staking:
         held = staking.holdings()
-        wanted = held.free if asked is None else asked
+        wanted = held.free if amount == ALL else amount_of(amount)
         if held.unbonding:
             confirm(f"{tokens(held.unbonding)} unbond already, and will wait anew with this. Go on?", yes or as_json)
         _tell(staking, staking.unstake(wanted), "unbonding", as_json)
@@ -137,6 +139,12 @@ def drain(context: typer.Context, home: Home = None, wait: Wait = DRAIN_SECONDS,
             hint="`lockstep worker status` says until when; drain again to wait on",
         )
     emit({"home": str(path), "running": False, "pid": found.pid}, as_json, text=f"nothing runs in {path} any more")
+
+
+def _require(amount: str) -> None:
+    """Raises UsageError for what is no amount, before a key or a chain is needed."""
+    if amount != ALL:
+        require_amount(amount)
 
 
 def _left(home: Path, seconds: float) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lockstep.base.amounts import amount_of, tokens
+from lockstep.base.amounts import amount_of, require_amount, tokens
 from lockstep.base.lines import say
 from lockstep.base.naming import JOBS_SHOWN, address_of, digits_of, short
 from lockstep.base.settings import resolve
@@ -23,7 +23,6 @@ from lockstep.protocol.errors import Inconclusive, Mismatch, TryLater, UsageErro
 if TYPE_CHECKING:
     from lockstep.cli.described import DescribedJob
     from lockstep.client import JobHandle, Network
-    from lockstep.protocol.types import Wei
     from lockstep.training.checking import Checked
 
 app = Commands(name="train", help="Training jobs of a requester.", no_args_is_help=True)
@@ -36,7 +35,9 @@ Price = Annotated[
         help="Pay a slot so much for 10^15 operations, as workers' --min-price asks; default: the terms'.",
     ),
 ]  # fmt: skip
-Budget = Annotated[str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit, as 20.5 LST.")]
+Budget = Annotated[
+    str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit in the market's token, as 20.5.")
+]
 SHOWN_BUFFERS = 6
 """The names of buffers that `train check` prints of one rule."""
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or six and more of its first digits.")]
@@ -222,8 +223,8 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Store the job's parts, escrow its price, open it."""
-    cap, described = amount_of(budget, "--budget"), read(target, sets, price)
-    _submit(described.at(flags.settings()), cap, _network(flags), as_json)
+    require_amount(budget, "--budget")
+    _submit(read(target, sets, price).at(flags.settings()), budget, _network(flags), as_json)
 
 
 @app.command("resume")
@@ -236,11 +237,13 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Train a model further: a new job of the same description that starts from its weights."""
-    cap, described = amount_of(budget, "--budget"), read(target, sets).having(start=str(model.absolute()))
-    _submit(described.at(flags.settings()), cap, _network(flags), as_json)
+    require_amount(budget, "--budget")
+    described = read(target, sets).having(start=str(model.absolute()))
+    _submit(described.at(flags.settings()), budget, _network(flags), as_json)
 
 
-def _submit(described: DescribedJob, cap: Wei, net: Network, as_json: bool) -> None:
+def _submit(described: DescribedJob, budget: str, net: Network, as_json: bool) -> None:
+    cap = amount_of(budget, "--budget", currency=net.currency)
     handle = net.submit(net.quote(described.job()), budget=cap)
     emit({"job": handle.id.hex()}, as_json, text=handle.id.hex())
 

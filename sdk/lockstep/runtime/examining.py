@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lockstep.base.amounts import tokens
+from lockstep.base.amounts import COIN, tokens
 from lockstep.base.decoding import U64, account, either, from_json, nothing, whole
 from lockstep.base.machine import memory, readable
 from lockstep.base.published import MAX_BYTES, fetched
@@ -238,7 +238,7 @@ class Examination:
         assert self._w3 is not None
         coin = int(self._w3.eth.get_balance(self._w3.to_checksum_address(str(self._address))))
         game = GAME_GAS * int(self._w3.eth.gas_price)
-        told = f"{tokens(coin, 4, 'ETH')}, a game costs about {tokens(game, 4, 'ETH')} at the present price"
+        told = f"{tokens(coin, 4, COIN)}, a game costs about {tokens(game, 4, COIN)} at the present price"
         if coin == 0 or coin < game:
             raise FundsError(told, f"send {self._address} some of the chain's coin: silence in a game costs the stake")
         return told

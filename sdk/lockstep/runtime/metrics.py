@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from lockstep.base.amounts import COIN
 from lockstep.base.vitals import VITALS, Vitals
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
@@ -42,7 +43,6 @@ READY_SECONDS = 120.0
 REQUEST_SECONDS = 5.0
 LOCKS_READ = 64
 """The most locks whose amounts one sample reads."""
-UNIT = 10**18
 
 COUNTERS: dict[str, tuple[str, str | None]] = {
     "rpc_requests": ("Requests to a chain endpoint.", "host"),
@@ -138,15 +138,15 @@ def reader(settings: Settings, me: Address, vitals: Vitals = VITALS) -> Callable
 
 def sample(contracts: Contracts, table: GameTable, me: Address, vitals: Vitals) -> MetricSample:
     """Reads an account's money, locks and games from the latest block."""
-    held, vault = Holdings.of(contracts, me), contracts.vault
+    held, vault, unit = Holdings.of(contracts, me), contracts.vault, contracts.token.currency.unit
     head = vault.w3.eth.get_block("latest")
     locks = (vault.lock_of(key) for key in vitals.locks[:LOCKS_READ])
     deadlines = (_deadline(table, game) for game in vitals.games)
     left = [int(deadline) - int(head["timestamp"]) for deadline in deadlines if deadline is not None]
     return MetricSample(
-        coin=held.coin / UNIT, wallet=held.wallet / UNIT, free=held.free / UNIT,
-        locked=sum(int(lock.amount) for lock in locks if lock is not None) / UNIT,
-        unbonding=held.unbonding / UNIT, credits=held.credits / UNIT,
+        coin=held.coin / COIN.unit, wallet=held.wallet / unit, free=held.free / unit,
+        locked=sum(int(lock.amount) for lock in locks if lock is not None) / unit,
+        unbonding=held.unbonding / unit, credits=held.credits / unit,
         head=int(head["number"]), head_time=int(head["timestamp"]), clock_left=min(left, default=None),
     )  # fmt: skip
 
@@ -174,7 +174,7 @@ def families(role: str, me: str, vitals: Vitals, sampler: Sampler) -> Iterator[A
         family = CounterMetricFamily(f"lockstep_{name}", what, labels=[label] if label else None)
         rows = {at: n for (each, at), n in counted.items() if each == name}
         for at, n in (rows or ({} if label else {"": 0})).items():
-            family.add_metric([at] if label else [], n / UNIT if name.endswith("_coins") else n)
+            family.add_metric([at] if label else [], n / COIN.unit if name.endswith("_coins") else n)
         yield family
     for name, what in GAUGES.items():
         if name in vitals.gauges:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from lockstep.base.amounts import tokens
+from lockstep.base.amounts import COIN, tokens
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.finality import relied_block
@@ -105,7 +105,7 @@ class Holdings:
             owner += f"; offered to {self.proposed_owner}"
         return [
             f"account    {self.address}",
-            f"wallet     {tokens(self.wallet)}, and {tokens(self.coin, 4, 'ETH')} for gas",
+            f"wallet     {tokens(self.wallet)}, and {tokens(self.coin, 4, COIN)} for gas",
             f"stake      {tokens(self.free)} free",
             f"unbonding  {unbonding}",
             f"credits    {tokens(self.credits)} to withdraw",

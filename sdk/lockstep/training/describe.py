@@ -4,7 +4,8 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 [model]              kind = "gpt" ("llama", "encoder"), and fields of its configuration
 model = "net.py:make"  in place of the table, and of [batch]: a function that makes a model of one's own (`brought.py`);
                      texts are not due where it returns rows
-[adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, in place of [model]
+[adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, or on a folder of transformers,
+                     in place of [model]
 field = "text"       the field of a *.jsonl that is the document
 stride = 1           tokens between the starts of two rows; default: a row's length, so that rows are disjoint
 bytes = false        true: files of any bytes, which need not be UTF-8
@@ -12,7 +13,7 @@ bytes = false        true: files of any bytes, which need not be UTF-8
                      for a model = "net.py:make"
 [tokens]             tokenizer = "tokenizer.json", separator, unknown, control: tokens of a Hugging Face tokenizer, not
                      bytes
-[batch]              rows, accumulation
+[batch]              rows, accumulation; row_length, where the base is of transformers
 [strategy]           name = "diloco" and its fields;  [strategy.inner] name = "adamw" and its fields: so are [.outer],
                      [.codec], [.codec.then], [.aggregate] of the strategies that have them, and an optimizer's
                      [.schedule];  [strategy.inner.groups."*.bias"] weight_decay = 0.0, by patterns of names
@@ -22,11 +23,14 @@ start = "model"      a folder that `lockstep train pull` wrote, whose weights ar
 price = "0.5"        tokens for 10^15 operations of training, in place of the terms' price of a slot
 gas_price = "5 wei"  tokens for a unit of a defender's gas; stakes rise with it
 [terms]              preset = "devnet", and fields of `Terms` in the place of its own: max_fail = 3, bond = "6 LST"
+
+Amounts are of the token of the market that this process connected to (`base.amounts`); presets are scaled to it.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
@@ -37,17 +41,18 @@ from typing import Any, TypeVar, get_type_hints
 import numpy as np
 from torch import nn
 
-from lockstep.base.amounts import amount_of
+from lockstep.base.amounts import amount_of, market_currency
 from lockstep.base.naming import address_of, nearest, refuse_unknown
 from lockstep.execution.jobs import TrainingJob
 from lockstep.execution.rates import slot_operations, slot_price_at
-from lockstep.presets import PRESETS, TOKEN, Terms
+from lockstep.presets import PRESETS, Terms
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.programs.rules import MAX_OPS
 from lockstep.protocol.types import Wei
 from lockstep.storage.dataset import Dataset, Recipe
 from lockstep.tracing.arithmetic import Arithmetic
+from lockstep.training import hf
 from lockstep.training.aggregates.registry import AGGREGATES
 from lockstep.training.baseline import flat_parameters
 from lockstep.training.brought import Brought, bring
@@ -66,7 +71,7 @@ from lockstep.training.data import (
     windows_of_tokens,
 )
 from lockstep.training.evaluation import evaluation_job
-from lockstep.training.export import load_model
+from lockstep.training.export import TOKENIZER_FILE, load_model
 from lockstep.training.job import Batch, training_job
 from lockstep.training.models import MODELS, EncoderConfig, LoRA, LoRAConfig
 from lockstep.training.models.lora import adapt
@@ -92,6 +97,8 @@ REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATE
 """The kinds of a strategy's pieces, by name."""
 OF_THE_OPTIMIZER = {"warmup", "final_fraction", "learning_rate"}
 """Fields that are written beside a schedule, and not in it."""
+MAX_CONTEXT = 1 << 20
+"""The most tokens that a model of `transformers` without a bound of its own is given."""
 MAX_REPEATS = 1024
 """The most layers of a model and passes of a step: each is ten ops and more."""
 LARGEST = float(np.finfo(np.float32).max)
@@ -215,18 +222,21 @@ def _terms(described: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
         if gas_price is not None:
             raise UsageError("gas_price beside terms.gas_price", "write one of them")
         gas_price = _term(kinds["gas_price"], described["gas_price"], "gas_price")
-    if gas_price is not None and gas_price > TOKEN:
+    currency = market_currency()
+    if gas_price is not None and gas_price > currency.unit:
         raise UsageError(f"gas_price is {gas_price} wei, more than a token for a unit of gas", "as in `train quote`")
-    return PRESETS[name] if gas_price is None else PRESETS[name].at_gas_price(gas_price), changes
+    preset = PRESETS[name].in_decimals(currency.decimals)
+    return preset if gas_price is None else preset.at_gas_price(gas_price), changes
 
 
 def _term(kind: Any, value: Any, name: str) -> Any:
     """A field of `Terms` as its kind: an amount of tokens, seconds, or a number."""
     if kind is not Wei:
         return _whole(value, name)
-    # A bare number is refused: tokens and wei of them differ by 10^18.
-    if not isinstance(value, str) or not value.strip().lower().endswith(("wei", "lst")):
-        raise UsageError(f"{name} is {value!r}, without a unit", f'{name} = "600000000000 wei", or "1.5 LST"')
+    # A bare number is refused: tokens and wei of them differ by far.
+    if not isinstance(value, str) or not value.strip(" .0123456789"):
+        symbol = market_currency().symbol
+        raise UsageError(f"{name} is {value!r}, without a unit", f'{name} = "600000000000 wei", or "1.5 {symbol}"')
     return amount_of(value, name, least=0)
 
 
@@ -246,8 +256,7 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     if brought is not None:
         model, loss, batch, rows = brought.model, brought.loss, brought.batch, _rows(described, folder, brought)
     else:
-        with nullcontext() if weights else without_weights():
-            model = _model(described, folder)
+        model = _model(described, folder, weights)
         texts = _text(described, folder)
         loss, batch = None, _batch(described, model, texts.vocabulary)
         rows = texts.rows(TRAIN, batch.row_length)
@@ -352,22 +361,25 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int, carries: bo
 
 def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> Batch:
     """Returns `[batch]` with the model's row length; UsageError if its vocabulary lacks a token of the texts."""
-    config = _config(model)
-    if "row_length" in _table(described, "batch"):
+    text, table = _text_model(model), dict(_table(described, "batch"))
+    if "row_length" in table and text.longest is None:
         raise UsageError("batch.row_length follows from the model", "context in [model] sets it")
-    batch = _value(Batch, {**_table(described, "batch"), "row_length": config.row_length}, "batch")
+    batch = _value(Batch, {"row_length": text.row_length, **table}, "batch")
+    if text.longest is not None and batch.row_length > text.longest:
+        raise UsageError(f"batch.row_length is {batch.row_length}", f"the model sees at most {text.longest}")
     _refuse_many(batch.accumulation, "batch.accumulation")
     # INVARIANT: every token of the data names a row of the embedding, and none is an encoder's mask.
-    due = vocabulary + isinstance(config, EncoderConfig)
-    if config.vocabulary < due:
+    due = vocabulary + text.masked
+    if text.vocabulary < due:
         raise UsageError(
-            f"model.vocabulary is {config.vocabulary}, and the texts have {vocabulary} different tokens",
+            f"model.vocabulary is {text.vocabulary}, and the texts have {vocabulary} different tokens",
             f"use at least {due}",
         )
     return batch
 
 
-def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
+def _model(described: Mapping[str, Any], folder: Path, weights: bool) -> nn.Module:
+    unallocated = nullcontext() if weights else without_weights()
     if "adapters" in described:
         given = dict(_table(described, "adapters"))
         refuse_unknown(given, ["base", *(f.name for f in fields(LoRAConfig))], "[adapters]")
@@ -377,7 +389,16 @@ def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
             )
         path = _path(folder, given.pop("base"), "adapters.base")
         checked = _value(LoRAConfig, given, "adapters")
-        return adapt(load_model(path), rank=checked.rank, alpha=checked.alpha, targets=checked.targets)
+        # A frozen weight is a constant of the Programs, whose price depends on it: it is read for a quote, too.
+        base = load_model(path)
+        if (path / TOKENIZER_FILE).is_file() and "tokens" not in described:
+            warnings.warn(
+                f"{path} has a tokenizer, and the texts are read as bytes: its tokens are those of [tokens] with "
+                f'tokenizer = "{path / TOKENIZER_FILE}"',
+                stacklevel=2,
+            )
+        with unallocated:
+            return adapt(base, rank=checked.rank, alpha=checked.alpha, targets=checked.targets)
     given = dict(_table(described, "model"))
     kind = given.pop("kind", TEXT_MODELS[0])
     if kind not in TEXT_MODELS:
@@ -386,7 +407,8 @@ def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
     config = _value(row.config, given, "model", "kind")
     _refuse_many(config.layers, "model.layers")
     try:
-        model: nn.Module = row.model(config)
+        with unallocated:
+            model: nn.Module = row.model(config)
     except RuntimeError as error:
         # torch cannot count the elements of such a parameter.
         raise UsageError(f"[model]: no parameter can be made of {config}", "make it smaller") from error
@@ -399,14 +421,31 @@ def _refuse_many(count: int, name: str) -> None:
         raise UsageError(f"{name} is {count}", f"use at most {MAX_REPEATS}: a Program has at most {MAX_OPS} ops")
 
 
-def _config(model: nn.Module) -> Any:
-    """Returns the configuration of a text model, or of the base of an adapted one; UsageError for another model."""
-    config = (model.base if isinstance(model, LoRA) else model).config
+@dataclass(frozen=True)
+class _TextModel:
+    """What the rows of a model that reads text are bounded by."""
+
+    row_length: int
+    vocabulary: int
+    masked: bool
+    """The last token of the vocabulary is its mask."""
+    longest: int | None = None
+    """The longest row that a description may ask for; None: it has no choice."""
+
+
+def _text_model(model: nn.Module) -> _TextModel:
+    """Returns the bounds of a text model, or of the base of an adapted one; UsageError for another model."""
+    base = model.base if isinstance(model, LoRA) else model
+    config: Any = base.config
+    if hf.is_transformers(base) and isinstance(getattr(config, "vocab_size", None), int):
+        longest = hf.row_length_of(base, MAX_CONTEXT)
+        return _TextModel(hf.row_length_of(base), config.vocab_size, hf.is_masked(base), longest)
     if not hasattr(config, "row_length") or not hasattr(config, "vocabulary"):
         raise UsageError(
-            f"{type(config).__name__} is not the configuration of a text model", f"use one of {', '.join(TEXT_MODELS)}"
+            f"{type(config).__name__} is not the configuration of a text model",
+            f"use one of {', '.join(TEXT_MODELS)}, or a language model of transformers",
         )
-    return config
+    return _TextModel(config.row_length, config.vocabulary, isinstance(config, EncoderConfig))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from lockstep.training.tokens import Tokenizer
 
 MODEL_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+"""Where a model in shards lists them."""
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "config.json"
 _CONFIG = mapping(anything)
@@ -107,11 +109,17 @@ def load_model(folder: Path, own: nn.Module | None = None) -> nn.Module:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    from lockstep.training import hf
     from lockstep.training.models import build_model
 
     config = load_config(folder)
+    foreign = own is None and hf.is_described(config)
     if not (folder / MODEL_FILE).is_file():
-        raise NotFoundError(f"no {MODEL_FILE} in {folder}", "name the folder that `lockstep train` wrote")
+        if foreign and (folder / INDEX_FILE).is_file():
+            return hf.load_model(folder, config).eval()
+        raise NotFoundError(
+            f"no {MODEL_FILE} in {folder}", "name the folder that `lockstep train pull`, or `save_pretrained`, wrote"
+        )
     try:
         model = build_model(config) if own is None else own
         stored = load_file(folder / MODEL_FILE)
@@ -128,6 +136,9 @@ def load_model(folder: Path, own: nn.Module | None = None) -> nn.Module:
     # A tied head is stored once, as the embedding.
     tied = {n for n, p in model.named_parameters(remove_duplicate=False)} - {n for n, _ in model.named_parameters()}
     held = set() if own is None else {n for n, _ in own.named_buffers()}
+    if foreign and (set(missing) - tied or unexpected):
+        # A hub's files may be of an earlier release, or without the name of the part that they are of.
+        return hf.load_model(folder, config).eval()
     if set(missing) - tied - held or unexpected:
         raise PayloadInvalid(
             f"{MODEL_FILE} lacks {sorted(set(missing) - tied - held)} and has {sorted(unexpected)}",

@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
 
+import torch
 from torch import nn
 
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import PayloadInvalid, UsageError
 from lockstep.training.losses import Loss, RandomLoss
 
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 _MASKED = "ForMaskedLM"
+CONTEXT = 512
+"""The tokens that a model sees unless a description says so: the positions of some would fill a machine."""
 _KERNELS = ("attn_implementation", "experts_implementation")
 """Names of kernels, which a hub may serve: a model that is built from a configuration uses torch's own."""
 
@@ -49,6 +54,39 @@ def describe(model: nn.Module) -> dict[str, Any]:
 
 def build_model(config: Mapping[str, Any]) -> nn.Module:
     """The model of a `config.json`, with its class's initial weights; UsageError if there is no such class."""
+    return _made(config, lambda architecture, shape: architecture(shape).float())
+
+
+def load_model(folder: Path, config: Mapping[str, Any]) -> nn.Module:
+    """The model of a folder that `save_pretrained` wrote, or a copy of a hub's, in shards or not, widened to float32.
+
+    UsageError if there is no such class, PayloadInvalid if the files lack weights of it. Nothing is downloaded, and no
+    pickle is read.
+    """
+    found: dict[str, Any] = {}
+
+    def load(architecture: Any, shape: Any) -> nn.Module:
+        with _quiet():
+            model, told = architecture.from_pretrained(
+                folder, config=shape, dtype=torch.float32, local_files_only=True, use_safetensors=True,
+                output_loading_info=True,
+            )  # fmt: skip
+        found.update(told)
+        return cast(nn.Module, model.float())
+
+    model = _made(config, load)
+    lacking = sorted({*found.get("missing_keys", ()), *(str(each) for each in found.get("mismatched_keys", ()))})
+    # INVARIANT: no weight of a model that was given is made up.
+    if lacking:
+        raise PayloadInvalid(
+            f"the files in {folder} lack {len(lacking)} weights of {type(model).__name__}, as {lacking[0]}",
+            "its config.json names another class, or files are missing",
+        )
+    return model
+
+
+def _made(config: Mapping[str, Any], make: Callable[[Any, Any], nn.Module]) -> nn.Module:
+    """Calls `make` with the class and the configuration that a `config.json` names; UsageError if there are none."""
     transformers = _transformers()
     fields = {key: value for key, value in config.items() if not key.startswith("_") and key not in _KERNELS}
     architectures, kind = fields.get("architectures"), fields.pop("model_type")
@@ -64,7 +102,7 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
         shape = transformers.AutoConfig.for_model(kind, **fields)
         if not isinstance(shape, architecture.config_class):
             raise ValueError(f"it is one of {kind}")
-        model: nn.Module = architecture(shape).float()
+        model = make(architecture, shape)
     except Exception as error:
         # transformers has no error of its own for a configuration that fits no class.
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -72,6 +110,18 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
             f"config.json does not fit {name}: {why}", "it belongs to another release of transformers"
         ) from error
     return model
+
+
+def row_length_of(model: nn.Module, limit: int = CONTEXT) -> int:
+    """Tokens of a row of a text model's data: its context, `limit` at most, and of a causal one the token behind it."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    context = min(limit, positions) if isinstance(positions, int) and positions > 0 else limit
+    return context + type(model).__name__.endswith(CAUSAL)
+
+
+def is_masked(model: nn.Module) -> bool:
+    """Returns True for a masked language model, whose mask is the last token of its vocabulary."""
+    return type(model).__name__.endswith(_MASKED)
 
 
 def loss_of(model: nn.Module) -> Loss | RandomLoss:
@@ -88,6 +138,19 @@ def loss_of(model: nn.Module) -> Loss | RandomLoss:
     if name.endswith(_MASKED):
         return masked_token_loss(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
     raise UsageError(f"there is no default loss for a {name}", "give one: training_job(..., loss=...)")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the bars of progress of `transformers` from stderr."""
+    logging = _transformers().utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _transformers() -> Any:

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.base.amounts import DECIMALS, amount_of, tokens
+from lockstep.base.amounts import COIN, TEST_TOKEN, Currency, amount_of, require_amount, set_market_currency, tokens
 from lockstep.presets import TOKEN
 from lockstep.protocol.errors import UsageError
 
+USDC = Currency("USDC", 6)
 
-@given(st.integers(1, 2**128 - 1))
-def test_what_is_written_is_read(amount: int) -> None:
-    assert amount_of(tokens(amount).replace(",", "")) == amount
+
+@given(st.integers(1, 2**128 - 1), st.sampled_from([TEST_TOKEN, USDC, Currency("Ä₮0", 0), Currency("wide", 30)]))
+def test_what_is_written_is_read(amount: int, currency: Currency) -> None:
+    assert amount_of(tokens(amount, currency=currency).replace(",", ""), currency=currency) == amount
     assert amount_of(f"{amount}wei") == amount
 
 
@@ -39,6 +41,24 @@ def test_what_is_no_amount_is_refused_with_a_hint(text: str) -> None:
     assert refused.value.hint
 
 
+@pytest.mark.parametrize("text", ["", "much", "-5", "1,000", "1e18", "nan", "1 2", "0", "0.00", "9" * 40])
+def test_what_is_no_amount_of_any_token_is_refused_before_the_market_is_known(text: str) -> None:
+    with pytest.raises(UsageError, match=r"is not an amount|out of range"):
+        require_amount(text)
+    require_amount("20.5 USDC")
+    require_amount("0", least=0)
+
+
+def test_amounts_are_of_the_market_s_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.base.amounts._of_market", TEST_TOKEN)
+    set_market_currency(USDC)
+    assert [amount_of(text) for text in ("20", "20.5 usdc", "7 wei")] == [20_000_000, 20_500_000, 7]
+    assert [tokens(20_500_000), tokens(1, 4), tokens(10**18, 4, COIN)] == ["20.5 USDC", "0.000001 USDC", "1 ETH"]
+    for text, why in (("20 LST", "not an amount of USDC"), ("0.0000001", "more than 6 decimals")):
+        with pytest.raises(UsageError, match=why):
+            amount_of(text)
+
+
 def test_nothing_may_be_asked_for_where_that_makes_sense() -> None:
     assert amount_of("0", least=0) == 0
 
@@ -53,4 +73,4 @@ def test_text(amount: int | str, digits: int | None, text: str) -> None:
 
 
 def test_a_token_has_its_decimals() -> None:
-    assert TOKEN == 10**DECIMALS
+    assert TEST_TOKEN.unit == TOKEN

@@ -5,8 +5,9 @@ from dataclasses import fields, replace
 import pytest
 from eth_account.signers.local import LocalAccount
 
+from lockstep.base.amounts import TEST_TOKEN, Currency, market_currency, set_market_currency
 from lockstep.chain import artifacts, reverts
-from lockstep.chain.contracts import Contracts, Lock
+from lockstep.chain.contracts import Contracts, Lock, Token
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Local
 from lockstep.protocol import jobs
@@ -82,6 +83,40 @@ def test_an_addresses_file_that_mixes_two_deployments_is_refused(devnet: Local, 
         mixed = replace(contracts.addresses, **{name: getattr(other, name)})
         with pytest.raises(ChainError, match="another"):
             Contracts.at(devnet.w3, mixed)
+
+
+@pytest.mark.parametrize(
+    ("decimals", "symbol", "told"),
+    [
+        (6, b"USDC", "USDC"), (0, "USD₮0".encode(), "USD₮0"), (18, b"", "TOKEN"), (6, b"a\x1b[2Jb", "TOKEN"),
+        (6, b"wei", "TOKEN"), (6, b"7 USDC", "TOKEN"), (6, b"x" * 17, "TOKEN"), (6, b"\xff", "TOKEN"),
+        (31, b"WIDE", None), (None, b"NONE", None),
+    ],
+)  # fmt: skip
+def test_a_token_tells_its_currency_once(
+    contracts: Contracts, monkeypatch: pytest.MonkeyPatch, decimals: int | None, symbol: bytes, told: str | None
+) -> None:
+    token, asked = Token(contracts.token.w3, contracts.token.address), []
+
+    def read(self: Token, function: str) -> int:
+        asked.append(function)
+        if decimals is None:
+            raise ChainError("reverted", "it has none")
+        return decimals
+
+    monkeypatch.setattr(Token, "read", read)
+    monkeypatch.setattr("lockstep.chain.contracts._answer", lambda *asked: symbol.ljust(32, b"\0"))
+    if told is None:
+        with pytest.raises(ChainError, match="decimals"):
+            _ = token.currency
+    else:
+        assert [token.currency, token.currency] == [Currency(told, decimals or 0)] * 2
+        assert asked == ["decimals"]
+
+
+def test_a_process_counts_in_the_token_of_its_market(devnet: Local, contracts: Contracts) -> None:
+    set_market_currency(Currency("USDC", 6))
+    assert Contracts.at(devnet.w3, contracts.addresses).token.currency == TEST_TOKEN == market_currency()
 
 
 def test_one_permit_stakes_in_one_transaction(

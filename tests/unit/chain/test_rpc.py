@@ -21,7 +21,7 @@ from lockstep.chain.contracts import NEVER_REVERT, Contracts
 from lockstep.chain.devnet import CHAIN_ID, Local, deploy
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect, is_rate_limit
-from lockstep.protocol.errors import ChainError, Unreachable, UsageError
+from lockstep.protocol.errors import ChainError, FundsError, Unreachable, UsageError
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Address, JobId, Wei
 from tests.support.memory.devnet import MemoryDevnet
@@ -447,6 +447,20 @@ def test_a_receipt_without_a_price_is_one(
     monkeypatch.setitem(rpc_answers.RESULTS, "eth_getTransactionReceipt", priceless)
     outbox.send(token.mint(account.address, Wei(1)), "mint")
     assert (outbox.wait("mint").succeeded, outbox.wait("mint").gas_price) == (True, 0)
+
+
+def test_a_call_is_simulated_on_the_latest_block_where_a_provider_has_no_pending_one(tmp_path: Path) -> None:
+    with MemoryDevnet() as chain, RpcProxy(chain.url) as proxy:
+        proxy.terse = True
+        account, w3 = chain.account("x"), connect(proxy.url)
+        contracts = Contracts.at(w3, deploy(chain.w3, account))
+        outbox = Outbox(tmp_path / "outbox.db", w3, account)
+        for _ in range(2):
+            with pytest.raises(FundsError, match="StakeTooLow"):
+                outbox.simulate(contracts.vault.request_unbond(Wei(1)))
+        outbox.send(contracts.token.mint(account.address, Wei(1)), "mint")
+        assert contracts.token.balance_of(account.address) == 1
+        assert proxy.pending == 1, "it is asked once"
 
 
 def test_a_nested_text_overflows_no_stack_after_web3_is_imported(stranger: tuple[RpcProxy, MemoryDevnet]) -> None:

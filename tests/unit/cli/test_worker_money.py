@@ -34,6 +34,7 @@ from lockstep.runtime.guard import lock
 from lockstep.runtime.refusals import Refusals
 from tests.support import toyjob
 from tests.support.memory.devnet import MemoryDevnet
+from tests.support.rpc_proxy import RpcProxy
 from tests.support.units import faults
 from worker import offers
 
@@ -94,6 +95,46 @@ def quoted(lockstep: Lockstep, market: Market, *more: str, code: int = 0) -> lis
     ended = lockstep("worker", "quote", *more, *market.where, *storage, "--json")
     assert ended.code == code, ended.err
     return ended.data  # type: ignore[no-any-return]
+
+
+# -- a chain of another kind
+
+
+READS = (
+    "contracts addresses", "worker status", "worker earnings", "worker why", "worker owner show", "worker fund",
+    "worker quote --no-try", "train list", "train status JOB", "dispute list",
+)  # fmt: skip
+"""Commands of each family that reads a chain."""
+
+
+@pytest.mark.slow
+def test_commands_read_and_write_a_chain_whose_blocks_and_receipts_are_terse(
+    lockstep: Lockstep, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = market.home.parent
+    for name, value in {
+        "deployment": folder / "deployment.json", "home": market.home, "storage": f"dir://{folder}/blocks",
+        "password_file": market.home / "password",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"LOCKSTEP_{name.upper()}", str(value))
+    with RpcProxy(market.devnet.url) as proxy:
+        proxy.terse = True
+        monkeypatch.setenv("LOCKSTEP_RPC", proxy.url)
+        assert lockstep("worker", "fund", "--max-stake", "100", "--from-faucet", "--json").code == 0
+        for command in READS:
+            named = command.replace("JOB", market.job).split()
+            told = []
+            for url in (market.devnet.url, proxy.url):
+                monkeypatch.setenv("LOCKSTEP_RPC", url)
+                ended = lockstep(*named, "--json")
+                assert ended.code in (0, 75), (command, ended.out)
+                told.append(ended.data)
+            # A quote times this machine.
+            assert told[0] == told[1] or "quote" in command, command
+        for verb, amount, free in (("stake", "7", 7), ("unstake", "2", 5)):
+            ended = lockstep("worker", verb, amount, "--json")
+            assert ended.data["holdings"]["free"] == str(free * TOKEN)
+        assert lockstep("worker", "unstake", "9", "--json").error["code"] == "funds"
 
 
 # -- quote

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 from torch import Tensor
 
+from lockstep.base.amounts import Currency
 from lockstep.execution.rates import PRICED_OPERATIONS, slot_operations
 from lockstep.numerics.validate import validate
 from lockstep.presets import DEVNET, PRESETS, TOKEN, Terms
@@ -82,6 +83,8 @@ def test_adapters_are_described_by_the_folder_of_their_base(folder: Path) -> Non
     job = job_of(given, folder)
     assert job.model == {"model": "lora", "base": describe(base), "rank": 2, "alpha": 16.0, "targets": ["up"]}
     assert job.genesis.shared[0].size == 512, "2 x 32 and 128 x 2, in whole leaves"
+    quoted = job_of(given, folder, weights=False)
+    assert quoted.programs.step.root == job.programs.step.root, "the base's weights are constants of a quote, too"
 
 
 def evaluated(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -247,6 +250,18 @@ def test_a_price_is_for_computed_work_and_meets_a_worker_s_least(folder: Path) -
     assert bid.terms.slot_price * PRICED_OPERATIONS >= TOKEN // 2 * operations, "--min-price 0.5 takes it"
     assert bid.terms.slot_price < plain.terms.slot_price == DEVNET.slot_price, "without a bid it is the terms'"
     assert bid.programs.step.root == plain.programs.step.root, "the same work"
+
+
+def test_prices_and_terms_are_of_the_market_s_token(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.base.amounts._of_market", Currency("USDC", 6))
+    given = {"preset": "devnet", "bond": "6 USDC", "slot_price": "0.5 USDC"}
+    job = job_of(described(terms=given), folder, weights=False)
+    assert (job.terms.bond, job.terms.slot_price, job.terms.slot_stake) == (6_000_000, 500_000, 20_000_000)
+    bid = job_of(described(price="0.5"), folder, weights=False)
+    operations = slot_operations(bid.programs, bid.inner_steps)
+    assert bid.terms.slot_price == -(-500_000 * operations // PRICED_OPERATIONS)
+    with pytest.raises(UsageError, match="not an amount of USDC"):
+        job_of(described(terms={"bond": "6 LST"}), folder, weights=False)
 
 
 @pytest.mark.parametrize("price", ["much", "0", "-1", True, ["1"], 1e-30])

@@ -15,18 +15,20 @@ import dag_cbor
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import validate
-from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.protocol.errors import LockstepError, PayloadInvalid, UsageError
 from lockstep.protocol.programs.program import Program
 from lockstep.storage.dataset import Dataset
 from lockstep.tracing import trace
 from lockstep.tracing.arithmetic import Arithmetic, Products
 from lockstep.training.baseline import Sample, flat_parameters, optimise
+from lockstep.training.describe import job_of
 from lockstep.training.export import generate, load_model, save_model
 from lockstep.training.gradients import gradient
 from lockstep.training.hf import is_transformers
@@ -388,6 +390,52 @@ def test_adapters_of_a_frozen_model_train_and_are_merged(tmp_path: Path) -> None
     x = inputs("llama")
     with torch.no_grad():
         torch.testing.assert_close(logits(plain(x)), logits(loaded(x)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_folder_of_transformers_is_read_in_shards_and_as_a_hub_has_it(tmp_path: Path) -> None:
+    llama, gpt = KINDS["llama"].build(), KINDS["gpt2"].build()
+    llama.to(torch.bfloat16).save_pretrained(tmp_path / "shards", max_shard_size="10KB")
+    assert not (tmp_path / "shards/model.safetensors").exists()
+    found = load_model(tmp_path / "shards")
+    assert {p.dtype for p in found.parameters()} == {torch.float32}
+    for name, parameter in llama.named_parameters():
+        assert torch.equal(found.get_parameter(name), parameter.float()), name
+    gpt.save_pretrained(tmp_path / "hub")
+    whole = load_file(tmp_path / "hub/model.safetensors")
+    # GPT-2's own files name their tensors without the part of the class, and hold masks that it no longer has.
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in whole.items()}
+    save_file(bare | {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}, tmp_path / "hub/model.safetensors", {"format": "pt"})
+    x = inputs("gpt2")
+    with torch.no_grad():
+        assert torch.equal(logits(load_model(tmp_path / "hub")(x)), logits(gpt.eval()(x)))
+    lost = next(name for name in bare if name.endswith("mlp.c_fc.weight"))
+    save_file({n: t for n, t in bare.items() if n != lost}, tmp_path / "hub/model.safetensors", {"format": "pt"})
+    with pytest.raises(PayloadInvalid, match=f"lack 1 weights of GPT2LMHeadModel, as transformer.{lost}"):
+        load_model(tmp_path / "hub")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "linear", "row"), [("LlamaForCausalLM", "q_proj", 33), ("BertForMaskedLM", "query", 32)]
+)
+def test_adapters_are_described_on_a_folder_of_transformers(tmp_path: Path, kind: str, linear: str, row: int) -> None:
+    architecture = getattr(hf, kind)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = architecture(architecture.config_class(vocab_size=257, max_position_embeddings=32, **shape))
+    model.save_pretrained(tmp_path / "base")
+    (tmp_path / "texts").mkdir()
+    for i in range(3):
+        (tmp_path / f"texts/{i}.txt").write_text("some words of a text, " * 60)
+    given: dict[str, Any] = {
+        "texts": "texts", "rounds": 1, "slots": 2, "min_slots": 1, "batch": {"rows": 2},
+        "adapters": {"base": "base", "rank": 2, "targets": [linear]},
+    }  # fmt: skip
+    jobs = [job_of(given, tmp_path, weights=weights) for weights in (True, False)]
+    assert jobs[0].programs.step.root == jobs[1].programs.step.root
+    assert jobs[0].dataset.row_tokens == row
+    assert jobs[0].model["base"]["architectures"] == [kind]
+    with pytest.raises(UsageError, match="row_length"):
+        job_of({**given, "batch": {"row_length": row + 1}}, tmp_path)
 
 
 def test_model_whose_loss_is_not_known_asks_for_one() -> None:

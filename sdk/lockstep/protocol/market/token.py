@@ -10,7 +10,7 @@ from lockstep.protocol.market.state import Draft, Reader, added
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Address, Digest
 
-NAME, SYMBOL, DECIMALS = "Lockstep Test Token", "LTT", 18
+NAME, SYMBOL, DECIMALS = "Lockstep Test Token", "LST", 18
 PERMIT_TYPE = "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)"
 
 
