@@ -46,10 +46,12 @@ from lockstep.training.models import GPT, GPTConfig
 from lockstep.training.optimizers import (
     LAMB,
     SGD,
+    SOAP,
     Adafactor,
     Adagrad,
     Adam,
     AdamW,
+    Adan,
     Groups,
     Lion,
     Members,
@@ -61,6 +63,7 @@ from lockstep.training.optimizers import (
     RMSprop,
     ScheduleFree,
     Several,
+    Shampoo,
     SignSGD,
     Yogi,
 )
@@ -118,8 +121,11 @@ OPTIMIZER_CASES: dict[str, list[Optimizer]] = {
     "adagrad": [Adagrad(warmup=0, rate_decay=0.1, clip=1.0)],
     "nadam": [NAdam(warmup=0)],
     "radam": [RAdam(warmup=0)],
+    "adan": [Adan(warmup=0)],
     "lamb": [LAMB(warmup=0)],
     "adafactor": [Adafactor(warmup=0)],
+    "shampoo": [Shampoo(warmup=0, block=16)],
+    "soap": [SOAP(warmup=0, block=4)],
     "schedule_free": [ScheduleFree(weight_decay=0.1)],
     "several": [
         Several(Members((("*", PacedPart(AdamW(warmup=0))), ("*.weight", PacedPart(SGD(0.1, momentum=0.9), 2)))))

@@ -182,18 +182,20 @@ def _told(module: str, code: CodeType, line: int) -> tuple[str, str]:
     return module, _line(code, line)
 
 
-def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder: _Recorder) -> fx.GraphModule:
+def _captured(
+    fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder: _Recorder, *, zeros_have_values: bool = False
+) -> fx.GraphModule:
     with FakeTensorMode(
         allow_fallback_kernels=True, allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
     ):
         fakes = [torch.empty(e.shape, dtype=e.dtype, device="cpu") for e in examples]
-    known = KnownValues(lambda: _place(sys._getframe(1)))
+    known = KnownValues(lambda: _place(sys._getframe(1)), zeros_have_values=zeros_have_values)
 
     def watched(*tensors: torch.Tensor) -> Any:
         with known:
             return fn(*tensors)
 
-    replaced = Replaced(known)
+    replaced, lost = Replaced(known), False
     with (
         recorder.recording(),
         without_checkpointing(),
@@ -212,7 +214,13 @@ def _captured(fn: Callable[..., Any], examples: Sequence[torch.Tensor], recorder
                 )
                 graph_module = _made(again)(*fakes)
         except Exception as error:
-            raise _explain(error, recorder, known) from error
+            # Of zeros without values, torch loses the device in second derivatives.
+            lost = known.tangents and not zeros_have_values and "two devices" in str(error)
+            if not lost:
+                raise _explain(error, recorder, known) from error
+    if lost:
+        recorder.inherited = None
+        return _captured(fn, examples, recorder, zeros_have_values=True)
     _drop_empty_parts(graph_module)
     graph_module.graph.eliminate_dead_code()
     _refuse_left(graph_module)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F  # noqa: N812
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.known import following
 
 
 def _reduced(each: Tensor, reduction: str) -> Tensor:
@@ -167,11 +171,57 @@ def _normal_cdf(x: float) -> float:
     return (1 + math.erf(x / math.sqrt(2))) / 2
 
 
+def _decided(condition: Any, what: str, hint: str) -> bool:
+    """The truth value of a condition that no data decide."""
+    if not isinstance(condition, Tensor):
+        return bool(condition)
+    known = following()
+    value = None if known is None else known.real(condition)
+    # INVARIANT: a Program's control flow is fixed.
+    if value is None:
+        raise LoweringError(f"{what}, whose condition depends on data,", hint=hint)
+    with _disable_current_modes():
+        return bool(value)
+
+
+def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()) -> Any:
+    """The branch of `torch.cond` that a constant chooses."""
+    hint = "compute both branches and choose: torch.where(pred, a, b), each of arguments at which it is finite"
+    return (true_fn if _decided(pred, "torch.cond", hint) else false_fn)(*operands)
+
+
+def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried: Any, additional: Any = ()) -> Any:
+    """The turns of `while_loop` that constants count."""
+    hint = "take a fixed number of turns, and keep what is done: x = torch.where(going_on, turned(x), x)"
+    found = carried
+    while _decided(cond_fn(*carried, *additional), "while_loop", hint):
+        found = body_fn(*carried, *additional)
+        carried = tree_leaves(found)
+    return found
+
+
+def _by_rows(*_args: Any, **_named: Any) -> Any:
+    """Refuses: torch's operator traces its function for itself."""
+    raise LoweringError(
+        "a scan or map of torch._higher_order_ops",
+        hint="write the loop: rows = [f(row) for row in x.unbind(0)], then torch.stack(rows)",
+    )
+
+
+_LOOPS = {"cond": ("cond_op", _cond), "while_loop": ("while_loop_op", _while_loop), "scan": ("scan_op", _by_rows),
+          "map": ("map_impl", _by_rows)}  # fmt: skip
+"""Module of torch._higher_order_ops to the operator in it, and what stands in its place."""
+
+
 @contextmanager
 def without_loops() -> Iterator[None]:
-    """Truncated normals are inverted and adaptive softmaxes take all classes; torch goes on until data suffice."""
+    """Truncated normals are inverted, adaptive softmaxes take all classes, and control flow is followed; torch goes on
+    until data suffice."""
     init, layer = nn.init, nn.AdaptiveLogSoftmaxWithLoss
     kept = init._no_grad_trunc_normal_, layer.forward
+    # The package has functions of the modules' names.
+    modules = {name: sys.modules[f"torch._higher_order_ops.{name}"] for name in _LOOPS}
+    operators = {name: getattr(modules[name], operator) for name, (operator, _) in _LOOPS.items()}
 
     def truncated(tensor: Tensor, mean: float, std: float, a: float, b: float, generator: Any = None) -> Tensor:
         """Between the quantiles of both bounds (Devroye 1986, section II.2.1)."""
@@ -183,7 +233,11 @@ def without_loops() -> Iterator[None]:
             return tensor.copy_((mean + std * torch.special.ndtri(u)).clamp(a, b))
 
     init._no_grad_trunc_normal_, layer.forward = truncated, _adaptive_log_softmax  # type: ignore[method-assign]
+    for name, (operator, ours) in _LOOPS.items():
+        setattr(modules[name], operator, ours)
     try:
         yield
     finally:
+        for name, (operator, _) in _LOOPS.items():
+            setattr(modules[name], operator, operators[name])
         init._no_grad_trunc_normal_, layer.forward = kept  # type: ignore[method-assign]

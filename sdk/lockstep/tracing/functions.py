@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils.checkpoint
+from torch._C._functorch import TransformType
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
@@ -185,11 +186,20 @@ class Replaced(TorchFunctionMode):
         """
         if not training or p == 0:
             return input
+        if _in_vmap():
+            # Its `randomness` says if rows share a draw.
+            scale = torch.where(torch.rand(input.shape) < 1 - p, 1 / (1 - p) if p < 1 else 0.0, 0.0)
+            return input.mul_(scale) if inplace else input * scale
         words = random_words(input.numel(), DROPOUT_STREAM + self.dropouts).view(input.shape)
         self.dropouts += 1
         kept = ((words >> (32 - _FRACTION_BITS)) & ((1 << _FRACTION_BITS) - 1)) < round((1 - p) * (1 << _FRACTION_BITS))
         scale = torch.where(kept, 1 / (1 - p) if p < 1 else 0.0, 0.0)
         return input.mul_(scale) if inplace else input * scale
+
+
+def _in_vmap() -> bool:
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() == TransformType.Vmap for level in levels)
 
 
 def averaged(input: torch.Tensor, output_size: int | tuple[int]) -> torch.Tensor:  # noqa: A002  (torch's name)

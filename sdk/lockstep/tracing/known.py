@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C import _functorch as functorch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -44,10 +45,13 @@ WIDE = {torch.float64, torch.float16, torch.bfloat16}
 class KnownValues(TorchDispatchMode):
     """Follows the values of constants; one for each trace."""
 
-    def __init__(self, place: Callable[[], str] = str) -> None:
-        """`place`: of the user's line that is traced."""
+    def __init__(self, place: Callable[[], str] = str, *, zeros_have_values: bool = False) -> None:
+        """`place`: of the user's line that is traced; `zeros_have_values`: tangents of zero are tensors as any other."""
         super().__init__()
         self._place_of = place
+        self._zeros_have_values = zeros_have_values
+        self.tangents = False
+        """True once forward-mode differentiation made a zero without values."""
         self.narrowed: tuple[str, str] | None = None
         """The first type that was taken as another, in words, and the line that asked for it; None: none was."""
         self.sized_at: str | None = None
@@ -62,6 +66,9 @@ class KnownValues(TorchDispatchMode):
 
     def real(self, x: torch.Tensor) -> torch.Tensor | None:
         """The value of a tensor that depends on no input; None if it has none, or a large one."""
+        if not isinstance(x, FakeTensor) and functorch.is_functorch_wrapped_tensor(x):
+            # A row of a batch has no value; what torch.func differentiates is what it was given.
+            return None if functorch.is_batchedtensor(x) else self.real(functorch.get_unwrapped(x))
         value = self._values.get(x) if isinstance(x, FakeTensor) else x
         if value is None or value.is_meta or type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             return None
@@ -74,6 +81,9 @@ class KnownValues(TorchDispatchMode):
         return not isinstance(x, FakeTensor) or self.real(x) is not None or x in self._large
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _A._efficientzerotensor.default:
+            self.tangents = True
+            func = _A.zeros.default if self._zeros_have_values else func
         leaves, spec = tree_flatten((args, kwargs or {}))
         if any(isinstance(x, torch.Generator) for x in leaves):
             raise LoweringError(f"a draw from a torch.Generator ({func}) is not supported", hint=HINT)

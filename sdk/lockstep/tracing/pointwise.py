@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 
 from lockstep.numerics.scalar import Opcode
@@ -143,10 +144,12 @@ def rsqrt(low: Lowering, x: Node) -> Node:
 
 @rule("pow.Tensor_Scalar")
 def power(low: Lowering, x: Node, exponent: float) -> Node:
-    """x ** e: by multiplications, roots, or exp(e log x) where x is positive."""
+    """x ** e: by multiplications, roots, or exp(e log x)."""
     if low.dtype != F32:
         return _integer_power(low, x, low.cast(exponent, I32))
     x = low.cast(x, F32)
+    if not math.isfinite(exponent):
+        return _signed_power(low, x, low.cast(exponent, F32))
     if exponent < 0:
         return low.f(Opcode.FDIV, 1.0, power(low, x, -exponent))
     if exponent == 0.5:
@@ -160,6 +163,9 @@ def power(low: Lowering, x: Node, exponent: float) -> Node:
             left >>= 1
             square = low.f(Opcode.FMUL, square, square) if left else square
         return result if result is not None else low.graph.number(1.0, F32, x.shape)
+    if exponent == int(exponent) and not is_positive(low, x):
+        size = low.f(Opcode.FEXP, low.f(Opcode.FMUL, float(exponent), low.f(Opcode.FLOG, low.f(Opcode.FABS, x))))
+        return _with_sign(low, x, size) if exponent % 2 else size
     return low.f(Opcode.FEXP, low.f(Opcode.FMUL, float(exponent), low.f(Opcode.FLOG, x)))
 
 
@@ -180,10 +186,71 @@ def _integer_power(low: Lowering, x: Node, exponent: Node) -> Node:
 
 @rule("pow.Tensor_Tensor", "pow.Scalar")
 def power_tensor(low: Lowering, x: Number, exponent: Node) -> Node:
-    """exp(e log x), for positive x."""
+    """exp(e log x) for positive x; of others, too, whole powers."""
     if low.dtype != F32:
         return _integer_power(low, low.cast(x, I32), exponent)
-    return low.f(Opcode.FEXP, low.f(Opcode.FMUL, exponent, low.f(Opcode.FLOG, x)))
+    base, exponent = low.cast(x, F32), low.cast(exponent, F32)
+    if x not in (1, math.inf) and is_positive(low, base):
+        return low.f(Opcode.FEXP, low.f(Opcode.FMUL, exponent, low.f(Opcode.FLOG, base)))
+    return _signed_power(low, base, exponent)
+
+
+def _signed_power(low: Lowering, x: Node, e: Node) -> Node:
+    """x ** e as C has it (C99, F.9.4.4)."""
+    size = low.f(Opcode.FABS, x)
+    result = low.f(Opcode.FEXP, low.f(Opcode.FMUL, e, low.f(Opcode.FLOG, size)))
+    forever = low.test(Opcode.FEQ, low.f(Opcode.FABS, e), math.inf)
+    one = low.i(Opcode.IOR, low.test(Opcode.FEQ, e, 0.0), low.test(Opcode.FEQ, x, 1.0))
+    one = low.i(Opcode.IOR, one, low.i(Opcode.IAND, low.test(Opcode.FEQ, size, 1.0), forever))
+    result = low.select(one, 1.0, result, F32)
+    half = low.f(Opcode.FMUL, e, 0.5)
+    whole, even = (low.test(Opcode.FEQ, low.rounded(y), y) for y in (e, half))
+    odd = low.i(Opcode.IAND, whole, low.negation(even))
+    result = low.select(odd, _with_sign(low, x, result), result, F32)
+    below = low.i(Opcode.IAND, low.test(Opcode.FLT, x, 0.0), low.test(Opcode.FLT, -math.inf, x))
+    # A root of a negative number is none, but 1 to the power 0.
+    none = low.i(Opcode.IAND, below, low.negation(whole))
+    return low.select(none, math.nan, result, F32)
+
+
+def _with_sign(low: Lowering, x: Node, size: Node) -> Node:
+    """The size with the sign of x, that of a zero as well."""
+    return low.select(low.test(Opcode.ILT, low.graph.bitcast(x, I32), 0), low.f(Opcode.FNEG, size), size, F32)
+
+
+def is_positive(low: Lowering, x: Node, depth: int = 6) -> bool:
+    """True of a value that is above zero whatever the data are, as far as a few nodes above it say."""
+    return _least(low, x, depth) > 0
+
+
+def _least(low: Lowering, x: Node, depth: int) -> int:
+    """1: above zero, but for what a float cannot tell from it. 0: not below. -1: unknown."""
+    value = low.fixed(x) if x.kind != "imm" else None
+    if x.kind == "imm":
+        word = np.array(x.attrs[0], np.uint32).view(np.float32)
+        return 1 if word > 0 else 0 if word == 0 else -1
+    if value is not None:
+        value = value.detach()
+        return 1 if bool((value > 0).all()) else 0 if bool((value >= 0).all()) else -1
+    if not depth:
+        return -1
+    parts = [_least(low, a, depth - 1) for a in x.args]
+    if x.kind in ("permute", "reshape", "expand", "slice", "flip", "concat"):
+        return min(parts)
+    if x.kind != "apply" or x.dtype != F32:
+        return -1
+    op = x.attrs[0]
+    if op == Opcode.FEXP:
+        return 1
+    if op == Opcode.FABS or (op == Opcode.FMUL and x.args[0] is x.args[1]):
+        return max(parts[0], 0)
+    if op == Opcode.FMAX:
+        return max(parts)
+    if op == Opcode.FADD:
+        return max(parts) if min(parts) >= 0 else -1
+    if op in (Opcode.FMUL, Opcode.FDIV, Opcode.FSQRT, Opcode.FMIN):
+        return min(parts)
+    return min(parts[1:]) if op == Opcode.SELECT else -1
 
 
 # --- functions ---------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ def _filled(value: int) -> Any:
 
 for _name in (
     "zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty", "empty_strided",
-    "new_empty_strided", "empty_permuted",
+    "new_empty_strided", "empty_permuted", "_new_zeros_with_same_feature_meta",
 ):  # fmt: skip
     # What torch leaves undefined is zero: a Program defines every bit.
     rule(_name)(_filled(0))

@@ -39,7 +39,8 @@ def gradient(
     if not value.requires_grad:
         raise LoweringError(
             "the loss has no gradient: it depends on no trained parameter",
-            hint="compute it without detach(), no_grad() and argmax, from what the model returns",
+            hint="compute it without detach(), no_grad() and argmax, from what the model returns; functions of "
+            "torch.autograd.functional take create_graph=True",
         )
     found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     grads = {

@@ -13,9 +13,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.distributions import Categorical
 from torch.nn import functional as F  # noqa: N812
 
+AF = torch.autograd.functional
+H = torch._higher_order_ops
+T = torch.func
 Cases = dict[str, Callable[..., Any]]
 S = torch.special
 
@@ -541,7 +545,68 @@ def bits_in_place(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-REFUSED = ("bessel_j0", "zeta", "gammainc", "gcd", "frexp")
+def energy(x: torch.Tensor) -> torch.Tensor:
+    """A scalar with second and third derivatives."""
+    return (x.tanh() * x.flip(-1)).sum() + x.exp().mean()
+
+
+TANGENTS: Cases = {
+    "hessian": lambda x: T.hessian(energy)(x),
+    "hessian of rows": lambda x: T.vmap(T.hessian(energy))(mat(x)),
+    "hessian of a layer": lambda x, y: T.hessian(lambda w: (mat(x) @ w).tanh().sum())(weights(x)) * y.sum(),
+    "laplacian": lambda x: T.vmap(lambda z: torch.trace(T.hessian(energy)(z)))(mat(x)),
+    "jacrev": lambda x: T.jacrev(lambda z: z.tanh() * z.sum())(x),
+    "jacrev twice": lambda x: T.jacrev(T.jacrev(energy))(x),
+    "jacrev of two": lambda x, y: [*T.jacrev(lambda a, b: (a * b).sum(-1), argnums=(0, 1))(x, y)],
+    "jacrev with more": lambda x: T.jacrev(lambda z: (z.tanh(), z.sum()), has_aux=True)(x)[0],
+    "jacrev by parts": lambda x: T.jacrev(lambda z: z.tanh() * z.sum(), chunk_size=2)(x),
+    "jacfwd": lambda x: T.jacfwd(lambda z: z.tanh() * z.sum())(x),
+    "jacfwd twice": lambda x: T.jacfwd(T.jacfwd(energy))(x),
+    "jacfwd of rows": lambda x: T.vmap(T.jacfwd(lambda z: z.sin() * z.sum()))(mat(x)),
+    "jacrev of jacfwd": lambda x: T.jacrev(T.jacfwd(energy))(x),
+    "jvp": lambda x, z: [*T.jvp(lambda a: a.tanh() * a.sum(), (x,), (x + z,))],
+    "jvp of a gradient": lambda x: T.jvp(T.grad(energy), (x,), (x.sin(),))[1],
+    "vjp": lambda x: T.vjp(lambda a: a.tanh() * a.sum(), x)[1](x.cos())[0],
+    "linearize": lambda x: T.linearize(lambda a: a.tanh() * a.sum(), x)[1](x.cos()),
+    "gradient": lambda x: T.grad(energy)(x),
+    "gradient and value": lambda x: [*T.grad_and_value(energy)(x)],
+    "gradient of rows": lambda x, y: T.vmap(T.grad(lambda a: (a * y.sum()).sin().sum()))(mat(x)),
+    "vmap": lambda x, y: T.vmap(lambda a, b: a @ b, in_dims=(0, None))(mat(x), mat(x).mean(0) * y.sum()),
+    "vmap of columns": lambda x: T.vmap(lambda a: a.softmax(0), in_dims=1, out_dims=1)(mat(x)),
+    "vmap of vmap": lambda x: T.vmap(T.vmap(torch.sin))(mat(x)),
+    "vmap by parts": lambda x: T.vmap(lambda a: a.logsumexp(0), chunk_size=1)(mat(x)),
+    "steps by the gradient": lambda x: energy(x - 0.1 * T.grad(lambda z: energy(z - 0.1 * T.grad(energy)(z)))(x)),
+    "hessian by autograd": lambda x: [
+        AF.hessian(energy, x, create_graph=True),
+        AF.hessian(energy, x, create_graph=True, vectorize=True),
+        AF.hessian(energy, x, vectorize=True, outer_jacobian_strategy="forward-mode").detach(),
+    ],
+    "jacobian by autograd": lambda x: [
+        AF.jacobian(torch.tanh, x, create_graph=True),
+        AF.jacobian(torch.tanh, x, create_graph=True, vectorize=True),
+    ],
+    "products by autograd": lambda x: [
+        AF.hvp(energy, x, x.detach().sin(), create_graph=True)[1],
+        AF.vhp(energy, x, x.detach().sin(), create_graph=True)[1],
+        AF.jvp(torch.tanh, x, x.detach().sin(), create_graph=True)[1],
+        AF.vjp(torch.tanh, x, x.detach().sin(), create_graph=True)[1],
+    ],
+    "dual numbers": dual,
+    "cond of a constant": lambda x: H.cond(torch.tensor(x.numel() > 1), torch.sin, torch.cos, (x,)),
+    "while_loop of constants": lambda x: H.while_loop(
+        lambda i, a: i < 3, lambda i, a: (i + 1, a.sin()), (torch.tensor(0), x)
+    )[1],
+    "scan": lambda x: H.scan(lambda c, a: (c + a.sin(), c * a), mat(x)[0], mat(x))[0],
+}
+
+
+def dual(x: torch.Tensor) -> torch.Tensor:
+    """The tangent of a function by forward mode alone."""
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual((forward_ad.make_dual(x, x.cos()) ** 2).sin()).tangent
+
+
+REFUSED = ("bessel_j0", "zeta", "gammainc", "gcd", "frexp", "scan")
 """Cases that no rule covers."""
 FAMILIES: dict[str, Cases] = {
     "special functions": SPECIAL,
@@ -549,4 +614,5 @@ FAMILIES: dict[str, Cases] = {
     "activations": ACTIVATIONS,
     "losses": LOSSES,
     "types": TYPES,
+    "tangents": TANGENTS,
 }

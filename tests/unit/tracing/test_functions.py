@@ -19,6 +19,7 @@ from tests.unit.tracing.test_gradients import both, check
 
 N = 4096
 CONTEXT = StepContext(bytes(range(32)), round=2, slot=1, t=5)
+H = torch._higher_order_ops
 
 
 def run(fn, *state: np.ndarray, context: StepContext = CONTEXT) -> list[np.ndarray]:
@@ -208,6 +209,68 @@ def test_rows_of_an_expert_are_refused_with_what_works() -> None:
     with pytest.raises(LoweringError, match=r"depends on data.*test_functions\.py") as caught:
         trace(routed, torch.zeros(24))
     assert "every expert all rows" in caught.value.hint
+
+
+BASES = (0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -3.3, np.inf, -np.inf, np.nan)
+EXPONENTS = (0.0, 1.0, -1.0, 2.0, 3.0, -3.0, 0.5, -2.5, 16777217.0, np.inf, -np.inf, np.nan)
+
+
+def test_power_of_any_base_by_any_exponent_has_eager_s_value_and_gradients() -> None:
+    x, e = (np.array(v, np.float32).ravel() for v in np.meshgrid(BASES, EXPONENTS))
+
+    def powers(x, e):
+        x, e = (v.detach().requires_grad_() for v in (x, e))
+        y, z, w = x**e, (-2.0) ** e, x**17
+        slopes = torch.autograd.grad((y + z + w).sum(), (x, e))
+        return [torch.cat([y.detach(), z.detach(), w.detach(), *slopes])]
+
+    (due,) = powers(torch.from_numpy(x), torch.from_numpy(e))
+    np.testing.assert_allclose(run(powers, x, e)[0], due.numpy(), rtol=3e-6)
+
+
+def test_condition_of_data_is_refused_with_what_works() -> None:
+    def chosen(x):
+        return [torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))]
+
+    def turned(x):
+        return [H.while_loop(lambda y: y.sum() < 3, lambda y: (y + 1,), (x,))[0]]
+
+    def scanned(x):
+        return [H.scan(lambda c, y: (c + y, c * y), x[0], x)[0]]
+
+    def every_way_out(x):
+        turns = x
+        for _ in range(3):
+            turns = torch.where(turns.sum() < 3, turns + 1, turns)
+        rows = torch.stack([y + 1 for y in x.unbind(0)])
+        return [torch.cat([torch.where(x.sum() > 0, x.sin(), x.cos()), turns, rows])]
+
+    for refused, hint in ((chosen, "torch.where"), (turned, "fixed number of turns"), (scanned, "torch.stack")):
+        with pytest.raises(LoweringError, match=r"test_functions\.py") as caught:
+            trace(refused, torch.zeros(6))
+        assert hint in caught.value.hint
+    x = np.linspace(-1, 0.9, 6, dtype=np.float32)
+    np.testing.assert_allclose(run(every_way_out, x)[0], every_way_out(torch.from_numpy(x))[0].numpy(), rtol=1e-6)
+
+
+def test_hessian_by_rows_has_a_gradient() -> None:
+    def laplacian(flat):
+        w = flat.detach().view(2, 3).requires_grad_()
+        second = torch.func.vmap(torch.func.hessian(lambda z: (z @ w).tanh().sum()))(torch.ones(3, 2) * 0.3)
+        return [torch.autograd.grad((second[:, 0, 0] + second[:, 1, 1]).square().sum(), w)[0].reshape(-1)]
+
+    x = np.linspace(-1, 0.9, 6, dtype=np.float32)
+    np.testing.assert_allclose(run(laplacian, x)[0], laplacian(torch.from_numpy(x))[0].numpy(), rtol=1e-5)
+
+
+def test_rows_of_a_vmap_draw_as_its_randomness_says() -> None:
+    def dropped(x, randomness):
+        return torch.func.vmap(F.dropout, randomness=randomness)(x.view(4, 6)).reshape(-1)
+
+    x = np.ones(24, np.float32)
+    different, same = (run(lambda x, how=how: [dropped(x, how)], x)[0].reshape(4, 6) for how in ("different", "same"))
+    assert len({row.tobytes() for row in different}) > 1 and set(different.ravel()) == {0.0, 2.0}
+    assert len({row.tobytes() for row in same}) == 1
 
 
 # --- batch norm --------------------------------------------------------------------------------------------

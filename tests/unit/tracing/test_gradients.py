@@ -243,6 +243,7 @@ VALUES: dict[str, Case] = {
         torch.zeros_like(x) + torch.ones_like(x),
         x.new_zeros(2) + x.new_ones(2),
     ],
+    "_new_zeros_with_same_feature_meta": lambda x: [A._new_zeros_with_same_feature_meta(x[:2], x) + 2.0],
     "empty.memory_format empty_like new_empty": lambda x: [
         torch.empty(3).fill_(1.0) * 2,
         torch.empty_like(x).fill_(3.0),

@@ -51,6 +51,7 @@ FLOATS: dict[str, Case] = {
     "roots": lambda x: [x.abs().sqrt(), (x.abs() + 1).rsqrt(), x.abs().add(1).reciprocal()],
     "pow": lambda x: [x**2, x**3, x.abs() ** 0.5, (x.abs() + 1) ** -1.5, (x.abs() + 1) ** -2, x**0, x.abs() ** 2.5],
     "pow tensor": lambda x: [(x.abs() + 1) ** x, 2.0**x],
+    "pow of any sign": lambda x: [x ** ints(x).to(x.dtype), (-2.0) ** ints(x), x**17, x**18, x**-19],
     "exp log": lambda x: [x.exp(), (x.abs() + 1).log(), (x.abs() + 1).log2(), (x.abs() + 1).log10()],
     "tanh": lambda x: [x.tanh(), grad_of(torch.tanh)(x)],
     "sigmoid": lambda x: [x.sigmoid(), F.silu(x), grad_of(torch.sigmoid)(x), grad_of(F.silu)(x)],

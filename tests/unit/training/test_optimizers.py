@@ -22,10 +22,12 @@ from lockstep.training.describe import strategy_of
 from lockstep.training.optimizers import (
     LAMB,
     SGD,
+    SOAP,
     Adafactor,
     Adagrad,
     Adam,
     AdamW,
+    Adan,
     Groups,
     Lion,
     Members,
@@ -36,6 +38,7 @@ from lockstep.training.optimizers import (
     RMSprop,
     ScheduleFree,
     Several,
+    Shampoo,
     SignSGD,
     Yogi,
 )
@@ -66,6 +69,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
 """Shapes of a model's parameters: matrices, a convolution, vectors, a number."""
 STEADY: dict[str, Any] = {"schedule": ConstantRate(), "warmup": 0}
 ZERO = torch.zeros((), dtype=torch.int32)
+RATE = 2.0**-10
+"""Times an eighth a decay that is exact in binary32, whose rounding would add up."""
 
 
 def laid_out(shards: int = 1) -> Layout:
@@ -226,6 +231,87 @@ def yogi(t: int, x: Tensor, g: Tensor, memory: list[Tensor]) -> Tensor:
     return x - 0.01 * memory[0] / (memory[1].sqrt() + 1e-3)
 
 
+def adan(t: int, x: Tensor, g: Tensor, memory: list[Tensor]) -> Tensor:
+    """Xie 2022, algorithm 1, as github.com/sail-sg/Adan has it with `no_prox`."""
+    change = g - memory[3] if t > 1 else torch.zeros_like(g)
+    memory[0] = 0.98 * memory[0] + 0.02 * g
+    memory[1] = 0.92 * memory[1] + 0.08 * change
+    memory[2] = 0.99 * memory[2] + 0.01 * (g + 0.92 * change) ** 2
+    memory[3] = g
+    below = memory[2].sqrt() / math.sqrt(1 - 0.99**t) + 1e-8
+    step = memory[0] / (1 - 0.98**t) + 0.92 * memory[1] / (1 - 0.92**t)
+    return x * (1 - RATE / 8) - RATE * step / below
+
+
+def of_blocks(step: Callable[..., Tensor], of_vector: Callable[..., Tensor], block: int) -> Moves:
+    """As `of_moments`, for each block of a matrix; `of_vector` for all else, each with a memory by name."""
+    memories: dict[tuple[str, int, int], dict[str, Tensor]] = {}
+
+    def moves(t: int, p: dict[str, Tensor], g: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name, x in p.items():
+            if x.dim() < 2 or min(x.shape[0], x[0].numel()) == 1:
+                found[name] = of_vector(t + 1, x, g[name], memories.setdefault((name, 0, 0), {}))
+                continue
+            found[name], slope = x.flatten(1).clone(), g[name].flatten(1)
+            places = [torch.arange(n).chunk(-(-n // block)) for n in slope.shape]
+            for i, rows in enumerate(places[0]):
+                for j, columns in enumerate(places[1]):
+                    at = torch.meshgrid(rows, columns, indexing="ij")
+                    memory = memories.setdefault((name, i, j), {})
+                    found[name][at] = step(t + 1, found[name][at], slope[at], memory)
+            found[name] = found[name].view(x.shape)
+        return found
+
+    return moves
+
+
+def adagrad(t: int, x: Tensor, g: Tensor, memory: dict[str, Tensor], beta2: float = 1.0) -> Tensor:
+    """The step of Adagrad, or of RMSprop with its correction."""
+    memory["v"] = beta2 * memory.get("v", 0) + (1 - beta2 if beta2 < 1 else 1) * g * g
+    return g / ((memory["v"] / (1 - beta2**t if beta2 < 1 else 1)).sqrt() + 1e-10)
+
+
+def shampoo(beta2: float, graft: bool) -> Callable[..., Tensor]:
+    """Gupta 2018, algorithm 1, with the grafting of Anil 2020; roots by eigenvalues."""
+
+    def root(x: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(x + 1e-4 * x.norm() * torch.eye(len(x), dtype=x.dtype))
+        return vectors @ torch.diag(values**-0.25) @ vectors.T
+
+    def step(t: int, x: Tensor, g: Tensor, memory: dict[str, Tensor]) -> Tensor:
+        due = adagrad(t, x, g, memory, beta2).norm()
+        for side, product in (("left", g @ g.T), ("right", g.T @ g)):
+            memory[side] = beta2 * memory.get(side, 0) + (1 - beta2 if beta2 < 1 else 1) * product
+        over = 1 - beta2**t if beta2 < 1 else 1
+        found = root(memory["left"] / over) @ g @ root(memory["right"] / over)
+        return x - 1e-3 * found * (due / found.norm() if graft else 1)
+
+    return step
+
+
+def soap(t: int, x: Tensor, g: Tensor, memory: dict[str, Tensor]) -> Tensor:
+    """Vyas 2024, algorithms 3 and 4, the bases from the identity on, a basis in every step."""
+    zero = torch.zeros_like(g)
+    left, right = (memory.get(name, torch.eye(n, dtype=g.dtype)) for name, n in (("QL", len(g)), ("QR", len(g.T))))
+    memory["M"] = 0.95 * memory.get("M", zero) + 0.05 * g
+    memory["V"] = 0.95 * memory.get("V", zero) + 0.05 * (left.T @ g @ right) ** 2
+    inside = (left.T @ memory["M"] @ right) / (1 - 0.95**t)
+    step = left @ (inside / ((memory["V"] / (1 - 0.95**t)).sqrt() + 1e-8)) @ right.T
+    for name, q, product in (("L", left, g @ g.T), ("R", right, g.T @ g)):
+        side = memory[name] = 0.95 * memory.get(name, 0) + 0.05 * product
+        memory[f"Q{name}"] = torch.linalg.qr(side / side.norm() @ q + 1e-3 * q)[0]
+    return x * (1 - RATE / 8) - RATE * step
+
+
+def adam_of_soap(t: int, x: Tensor, g: Tensor, memory: dict[str, Tensor]) -> Tensor:
+    """Adam with decoupled decay."""
+    memory["m"] = 0.95 * memory.get("m", 0) + 0.05 * g
+    memory["v"] = 0.95 * memory.get("v", 0) + 0.05 * g**2
+    step = memory["m"] / (1 - 0.95**t) / ((memory["v"] / (1 - 0.95**t)).sqrt() + 1e-8)
+    return x * (1 - RATE / 8) - RATE * step
+
+
 def of_torch(kind: Any, *args: Any, **given: Any) -> Callable[[], Moves]:
     return lambda: torch_s(lambda p: kind(p, *args, **given))
 
@@ -266,6 +352,16 @@ REFERENCES: dict[str, tuple[Any, Callable[[], Moves]]] = {
         Adafactor(weight_decay=0.1, **STEADY),
         of_torch(T.Adafactor, 1e-2, eps=(2.0**-23, 1e-3), weight_decay=0.1),
     ),
+    "adan": (Adan(RATE, weight_decay=1 / 8, **STEADY), lambda: of_moments(adan, 4)),
+    "shampoo": (
+        Shampoo(1e-3, block=6, epsilon=1e-4, graft=False, **STEADY),
+        lambda: of_blocks(shampoo(1.0, False), lambda t, x, g, m: x - 1e-3 * adagrad(t, x, g, m), 6),
+    ),
+    "shampoo, grafted": (
+        Shampoo(1e-3, block=6, beta2=0.95, epsilon=1e-4, **STEADY),
+        lambda: of_blocks(shampoo(0.95, True), lambda t, x, g, m: x - 1e-3 * adagrad(t, x, g, m, 0.95), 6),
+    ),
+    "soap": (SOAP(RATE, block=6, weight_decay=1 / 8, **STEADY), lambda: of_blocks(soap, adam_of_soap, 6)),
     "schedule_free": (ScheduleFree(warmup=5, weight_decay=0.1), schedule_free),
 }
 """A row of each optimizer and what it is: torch's, or a formula."""

@@ -108,6 +108,12 @@ LOSSES: dict[str, Loss] = {
     "a functional call": lambda m, r: torch.func.functional_call(
         m, {n: 2 * p for n, p in m.named_parameters()}, (r,)
     ).square().mean(),
+    "second derivatives by rows": lambda m, r: torch.func.vmap(
+        torch.func.hessian(lambda z: m.head(z).tanh().sum())
+    )(m.tokens.weight[:2].detach()).square().mean(),
+    "gradients of each row": lambda m, r: sum(g.square().mean() for g in torch.func.vmap(
+        torch.func.grad(lambda p, z: torch.func.functional_call(m.head, p, (z,)).square().sum()), in_dims=(None, 0)
+    )(dict(m.head.named_parameters()), m.tokens.weight[:2]).values()),
 }  # fmt: skip
 
 

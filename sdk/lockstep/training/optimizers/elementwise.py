@@ -1,4 +1,4 @@
-"""Optimizers whose elements stand alone: Lion, RMSprop, Adagrad, NAdam, RAdam."""
+"""Optimizers whose elements stand alone: Lion, RMSprop, Adagrad, NAdam, RAdam, Adan."""
 
 from __future__ import annotations
 
@@ -195,3 +195,48 @@ class RAdam(TwoMoments):
         first, rooted, plain = at.factors
         mean = m * first
         return mean * plain + mean * rooted / (torch.sqrt(v) + self.epsilon), [m, v]
+
+
+@dataclass(frozen=True)
+class Adan(Chained):
+    """Adam with the differences of gradients (Xie 2022, algorithm 1), with the published code's corrections.
+
+    Its betas are the parts that stay, as the code has them: one less those of the paper. The decay is the code's
+    `no_prox`.
+    """
+
+    name: ClassVar[str] = "adan"
+    learning_rate: float = 1e-3
+    """The highest learning rate."""
+    beta1: float = 0.98
+    """The decay of the first moment."""
+    beta2: float = 0.92
+    """The decay of the differences, and their part in the direction."""
+    beta3: float = 0.99
+    """The decay of the second moment."""
+    epsilon: float = 1e-8
+    """Added to the root of the second moment."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_lies(inside=("beta1", "beta2", "beta3"), above=("epsilon",))
+
+    def kept(self) -> int:
+        """m, the mean difference, n, the last gradient."""
+        return 4
+
+    def ages(self, age: int) -> list[float]:
+        """The corrections of the three, and 0 for the first gradient, which differs from none."""
+        first, second = 1 / (1 - self.beta1**age), self.beta2 / (1 - self.beta2**age)
+        return [first, second, 1 / math.sqrt(1 - self.beta3**age), float(age > 1)]
+
+    def direction(self, at: At, x: Tensor, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Mean and mean difference over the root."""
+        first, second, root, differs = at.factors
+        m, d, n, last = memory
+        change = (g - last) * differs
+        ahead = g + self.beta2 * change
+        m = self.beta1 * m + (1 - self.beta1) * g
+        d = self.beta2 * d + (1 - self.beta2) * change
+        n = self.beta3 * n + (1 - self.beta3) * (ahead * ahead)
+        return (first * m + second * d) / (torch.sqrt(n) * root + self.epsilon), [m, d, n, g]

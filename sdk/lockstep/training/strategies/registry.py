@@ -8,10 +8,12 @@ from lockstep.protocol.errors import UsageError
 from lockstep.training.optimizers import (
     LAMB,
     SGD,
+    SOAP,
     Adafactor,
     Adagrad,
     Adam,
     AdamW,
+    Adan,
     Lion,
     Muon,
     NAdam,
@@ -20,6 +22,7 @@ from lockstep.training.optimizers import (
     RMSprop,
     ScheduleFree,
     Several,
+    Shampoo,
     SignSGD,
     Yogi,
 )
@@ -81,8 +84,11 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adagrad": Adagrad,
     "nadam": NAdam,
     "radam": RAdam,
+    "adan": Adan,
     "lamb": LAMB,
     "adafactor": Adafactor,
+    "shampoo": Shampoo,
+    "soap": SOAP,
     "schedule_free": ScheduleFree,
     "several": Several,
 }
