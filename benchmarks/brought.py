@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lockstep.training.baseline import Sample
 from lockstep.training.brought import Brought, bring
 from lockstep.training.data import speeches
 from lockstep.training.export import load_model
@@ -157,17 +158,13 @@ def rehearsal_of(folder: Path) -> tuple[float, float]:
 
 
 def loss_of(brought: Brought, model: nn.Module) -> float:
-    """The mean of the brought loss over the first batches of its rows."""
+    """The mean of the brought loss over batches of its rows, the same for every model."""
     assert brought.dataset is not None
-    rows = torch.from_numpy(brought.dataset.rows.copy()).long()
-    size, found = brought.batch.rows, []
+    sample = Sample(brought.dataset.rows, brought.batch.of(brought.dataset), bytes(32))
     torch.manual_seed(7)
     model.eval()
     with torch.no_grad():
-        for _ in range(BATCHES):
-            at = torch.randint(0, len(rows), (size,))
-            found.append(float(brought.loss(model, rows[at])))  # type: ignore[operator, arg-type]
-    return sum(found) / len(found)
+        return sum(float(sample.value(model, brought.loss, t)) for t in range(1, BATCHES + 1)) / BATCHES
 
 
 def fill(model: nn.Module, kept: dict[str, Any]) -> None:

@@ -37,8 +37,8 @@ netD.apply(weights_init)
 criterion = nn.BCEWithLogitsLoss()
 
 
-def loss(gan, rows):
-    real = rows.view(-1, 1, SIDE, SIDE).float() / 127.5 - 1
+def loss(gan, real):
+    real = real.float() / 127.5 - 1
     netG, netD = gan["netG"], gan["netD"]
     fake = netG(torch.randn(len(real), NZ, 1, 1))
     out_real, out_fake = netD(real).view(-1), netD(fake.detach()).view(-1)
@@ -49,4 +49,4 @@ def loss(gan, rows):
 
 
 def make():
-    return nn.ModuleDict({"netG": netG, "netD": netD}), loss, Batch(BATCH, SIDE * SIDE), pictures().flatten(1)
+    return nn.ModuleDict({"netG": netG, "netD": netD}), loss, Batch(BATCH), pictures()

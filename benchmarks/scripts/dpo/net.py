@@ -41,16 +41,10 @@ def dpo_loss(model, ref_model, chosen, rejected):
 
 
 def loss(models, rows):
-    chosen, rejected = rows.chunk(2, 1)
-    return dpo_loss(models["model"], models["ref_model"], chosen, rejected)
+    return dpo_loss(models["model"], models["ref_model"], *rows)
 
 
 def make():
     model = get_model()
     ref_model = copy.deepcopy(model).eval().requires_grad_(False)
-    return (
-        nn.ModuleDict({"model": model, "ref_model": ref_model}),
-        loss,
-        Batch(BATCH, 2 * (PROMPT + ANSWER)),
-        torch.cat(pairs(), 1),
-    )
+    return nn.ModuleDict({"model": model, "ref_model": ref_model}), loss, Batch(BATCH), pairs()

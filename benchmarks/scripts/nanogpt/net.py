@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lockstep.training.job import Batch
+from lockstep.training.rows import windows
 
 batch_size, block_size = 8, 32
 data = np.frombuffer(Path(__file__).with_name("input.txt").read_bytes(), dtype=np.uint8)
@@ -73,5 +74,4 @@ def loss(model, rows):
 
 
 def make():
-    rows = data[: len(data) // (block_size + 1) * (block_size + 1)].reshape(-1, block_size + 1)
-    return GPT(GPTConfig()), loss, Batch(batch_size, block_size + 1), rows
+    return GPT(GPTConfig()), loss, Batch(batch_size, block_size + 1), windows(data, length=block_size + 1)

@@ -178,11 +178,16 @@ def with_written(
         raise _naming_state(error, model, layout) from error
 
 
+def _drawn(batch: Batch, passed: int) -> Any:
+    """Returns what a loss gets in one pass of a step, as the step draws it."""
+    return batch.given(draw(passed * batch.rows, batch.rows, batch.words), random_words, passed)
+
+
 def written_state(model: nn.Module, loss: Loss | RandomLoss, batch: Batch, layout: Layout) -> dict[str, str]:
     """Returns the names of buffers and frozen parameters that a step writes, in the order of the model, with lines."""
 
     def value(own: nn.Module) -> Tensor:
-        return bound(loss, partial(random_words, stream=0))(own, draw(0, batch.rows, batch.row_length))
+        return bound(loss, partial(random_words, stream=0))(own, _drawn(batch, 0))
 
     return written_by(model, layout, value, Attributes(model))
 
@@ -361,8 +366,7 @@ def mean_of_passes(loss: Loss | RandomLoss, batch: Batch, values: Callable[[Loss
     """
     totals: list[Tensor] = []
     for passed in range(batch.accumulation):
-        drawn = draw(passed * batch.rows, batch.rows, batch.words)
-        rows = batch.given(drawn, random_words, passed)
+        rows = _drawn(batch, passed)
         found = values(bound(loss, partial(random_words, stream=passed)), rows)
         totals = [a + b for a, b in zip(totals, found, strict=True)] if totals else found
     return totals if batch.accumulation == 1 else [total * (1 / batch.accumulation) for total in totals]
