@@ -52,7 +52,7 @@ class WrittenState:
         norms = running_statistics(model)
         self._renewed = [name for name in values if name in norms]
         self._placed: dict[str, tuple[Tensor, int]] = {}
-        """What was placed, and the writes to it before."""
+        """The copies that were placed, and the writes to each before."""
         self._calls = 0
         self._handles: list[RemovableHandle] = []
 

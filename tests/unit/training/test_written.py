@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from lockstep.execution.jobs import TrainingJob
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.protocol.errors import LoweringError, UsageError
@@ -305,7 +306,7 @@ def three_steps(name: str, batch: Batch = BATCH) -> tuple[list[float], list[Any]
     return losses, state[: len(programs.layout.held)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_three_steps_are_those_of_eager_pytorch(name: str) -> None:
     _, loss, parts = CASES[name]
@@ -326,14 +327,16 @@ def test_three_steps_are_those_of_eager_pytorch(name: str) -> None:
         np.testing.assert_allclose(x, dict(eager.named_parameters())[n].detach(), atol=1e-5, err_msg=n)
 
 
+def job_of(name: str, model: nn.Module, **more: Any) -> TrainingJob:
+    return training_job(
+        model, SPEC, Dataset(ROWS, 64), batch=BATCH, loss=CASES[name][1], rounds=1, slots=2, min_slots=1, **more
+    )
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
-def test_round_of_two_slots_is_merged_by_rules_and_comes_back_in_the_model(name: str, tmp_path: Path) -> None:
-    _, loss, _ = CASES[name]
-    model = copy.deepcopy(model_of(name))
-    job = training_job(
-        model, SPEC, Dataset(ROWS, 64), batch=BATCH, loss=loss, rounds=1, slots=2, min_slots=1, first=None
-    )
+def test_round_of_two_slots_is_merged_by_rules(name: str) -> None:
+    job = job_of(name, copy.deepcopy(model_of(name)))
     rehearsal, layout = Rehearsal(job), built(name).layout
     first = rehearsal.first()
     sent = [torch.from_numpy(np.array(rehearsal.slot(first, k)[0][-1])) for k in range(2)]
@@ -344,16 +347,22 @@ def test_round_of_two_slots_is_merged_by_rules_and_comes_back_in_the_model(name:
         due = mine if s.merge == "first" else (mine + theirs) / 2
         assert torch.equal(merged[s.name], due), f"{s.name}: {s.merge}"
     assert layout.statistics[0].merge == ("first" if name.startswith("a queue") else "mean")
-    # The files have them, and a job that goes on starts from them.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_files_have_them_and_a_job_goes_on_from_there(name: str, tmp_path: Path) -> None:
+    model = copy.deepcopy(model_of(name))
+    job = job_of(name, model)
+    rehearsal = Rehearsal(job)
+    after = rehearsal.next(rehearsal.first())
+    merged = built(name).layout.buffers([torch.from_numpy(np.array(x)) for x in after.checkpoint.shared])
     save_model(tmp_path, after.checkpoint.shared, job.parameters, job.model, job.programs.step.consts)
     earlier = load_model(tmp_path, copy.deepcopy(model))
     got = writable(earlier)
     for n, x in merged.items():
         assert torch.equal(got[n].float(), x), n
-    again = training_job(
-        model, SPEC, Dataset(ROWS, 64), batch=BATCH, loss=loss, rounds=1, slots=2, min_slots=1,
-        first=flat_parameters(earlier), earlier=earlier,
-    )  # fmt: skip
+    again = job_of(name, model, first=flat_parameters(earlier), earlier=earlier)
     assert again.genesis is not None
     for mine, theirs in zip(again.genesis.shared, after.checkpoint.shared, strict=True):
         assert np.array_equal(mine, theirs)
