@@ -461,18 +461,18 @@ class JobHandle:
             checkpoint = merged_again(job, self.net.store, [r.record_of_honest(job.params.role.slots) for r in merged])
         return read_metrics(checkpoint.outer, job.programs.step, spec, left_out=convicted)
 
-    def load(self, own: nn.Module | Brought | None = None) -> nn.Module:
+    def load(self, own: nn.Module | Brought | None = None, *, ema: bool = False) -> nn.Module:
         """The latest merged model as a torch module, its weights checked against the roots on chain.
 
         `own`: a module that takes the weights, or the function of a file that made it, for a class of its author's.
         Its `tokenizer` is the dataset's (`training.tokens.Tokenizer`), None if it reads bytes; its `source` says which
-        round and claim it is of. Raises as `download` does.
+        round and claim it is of. `ema`: the average of the weights over the merges. Raises as `download` does.
         """
         from lockstep.training.brought import Brought
         from lockstep.training.export import load_model, load_tokenizer
 
         with TemporaryDirectory(prefix="lockstep-load-") as folder:
-            self.download(folder)
+            self.download(folder, ema=ema)
             model = own.of(Path(folder)) if isinstance(own, Brought) else load_model(Path(folder), own)
             model.tokenizer = load_tokenizer(Path(folder))  # type: ignore[assignment]
             model.source = json.loads((Path(folder) / "provenance.json").read_text())
@@ -485,22 +485,22 @@ class JobHandle:
 
         return audit(Path(out), self.net.contracts, self.net.store, self.net.ledger(), claims=claims)
 
-    def download(self, out: str | Path) -> Path:
+    def download(self, out: str | Path, *, ema: bool = False) -> Path:
         """Write model.safetensors, config.json, provenance.json and a dataset's tokenizer into `out`; returns the
         model's path.
 
-        Of an evaluation it is the model that was evaluated.
-        Raises TryLater before the first merge, UsageError if `out` cannot be written.
+        Of an evaluation it is the model that was evaluated. `ema`: the average of the weights over the merges.
+        Raises TryLater before the first merge, UsageError if `out` cannot be written or the job keeps no average.
         """
+        from lockstep.training.averages import AVERAGE, AverageSpec
         from lockstep.training.export import save_model, save_tokenizer
 
         checkpoint, source = self.checkpoint()
         job = self.parts
         folder = Path(out)
+        weights = AverageSpec.of(job.spec.strategy).weights(checkpoint) if ema else checkpoint.shared
         try:
-            path: Path = save_model(
-                folder, checkpoint.shared, job.spec.parameters, job.spec.model, job.programs.step.consts
-            )
+            path: Path = save_model(folder, weights, job.spec.parameters, job.spec.model, job.programs.step.consts)
         except OSError as error:
             raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from error
         link = load_manifest(self.net.store, job.spec.dataset).tokenizer
@@ -515,6 +515,7 @@ class JobHandle:
             "dataset_root": job.params.role.dataset_root.hex(),
             "spec": job.params.spec.digest.hex(),
             **source,
+            **({AVERAGE: True} if ema else {}),
         }
         write_atomically(folder / "provenance.json", [(json.dumps(provenance, indent=2) + "\n").encode()])
         return path

@@ -43,7 +43,7 @@ def test_running_statistics_are_trained_merged_audited_and_downloaded(market: Ma
     )  # fmt: skip
     terms = replace(TOY_TERMS, **{**WATCHED, "max_lead": ROUNDS})
     spec = diloco.Spec(inner_steps=own_models.STEPS, payload="int8-block")
-    job = own_models.job(own_models.normed(), spec, rounds=ROUNDS, terms=terms)
+    job = own_models.job(own_models.normed(), spec, rounds=ROUNDS, terms=terms, ema=0.5)
     quote = net.quote(job)
     handle = net.submit(quote, budget=quote.debit)
     wait(lambda: market.contracts.market.phase(handle.id, ROUNDS - 1) == Phase.LEAD, "merge of the last round")
@@ -69,3 +69,17 @@ def test_running_statistics_are_trained_merged_audited_and_downloaded(market: Ma
         model = load_model(handle.download(tmp_path / "model").parent)
     assert model.norm.num_batches_tracked == ROUNDS * own_models.STEPS
     assert model.norm.running_mean.any()
+
+    assert checkpoint.outer[-1].tobytes() != checkpoint.shared[0].tobytes()
+    with own_models.registered():
+        averaged = load_model(handle.download(tmp_path / "average", ema=True).parent)
+        loaded = handle.load(ema=True)
+    names = [p["name"] for p in parts.spec.parameters if p.get("shard", 0) == 0]
+    first = next(p for p in parts.spec.parameters if p["name"] == names[0])
+    begin, count = first["offset"], averaged.get_parameter(names[0]).numel()
+    assert averaged.get_parameter(names[0]).detach().numpy().tobytes() == (
+        checkpoint.outer[-1][begin : begin + count].tobytes()
+    )
+    assert all((a == b).all() for a, b in zip(averaged.parameters(), loaded.parameters(), strict=True))
+    assert averaged.norm.running_mean.tolist() == model.norm.running_mean.tolist(), "buffers have no average"
+    assert handle.audit(tmp_path / "average", claims=0).ok

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 
 def loaded(
-    source: str, net: Network, code: str | None, prompt: str | None, count: int, temperature: float, seed: int
+    source: str,
+    net: Network,
+    code: str | None,
+    prompt: str | None,
+    count: int,
+    temperature: float,
+    seed: int,
+    *,
+    ema: bool = False,
 ) -> tuple[dict[str, Any], str]:
     """`data` of the command and its text, of a folder or of a job; `code`: FILE.py:FUNCTION that makes its model.
 
@@ -26,7 +34,12 @@ def loaded(
     from lockstep.training.export import write_text
 
     brought = None if code is None else bring(code)
-    model = _of_folder(Path(source), net, brought) if Path(source).is_dir() else _of_job(source, net, brought)
+    if Path(source).is_dir():
+        if ema:
+            raise UsageError(f"--ema of the folder {source}", hint="`lockstep train pull --ema` writes a folder of it")
+        model = _of_folder(Path(source), net, brought)
+    else:
+        model = _of_job(source, net, brought, ema)
     tokenizer: Any = model.tokenizer
     said = None
     if prompt is not None:
@@ -40,14 +53,14 @@ def loaded(
     return data, "\n".join(lines if said is None else [*lines, "", f"{prompt}{said}"])
 
 
-def _of_job(text: str, net: Network, brought: Brought | None) -> nn.Module:
+def _of_job(text: str, net: Network, brought: Brought | None, ema: bool) -> nn.Module:
     try:
         handle = net.find(text)
     except UsageError as error:
         raise UsageError(
             f"{text!r} is no folder and no job", hint="a folder that `lockstep train pull` wrote, or 6 digits of a job"
         ) from error
-    return handle.load(brought)
+    return handle.load(brought, ema=ema)
 
 
 def _of_folder(folder: Path, net: Network, brought: Brought | None) -> nn.Module:

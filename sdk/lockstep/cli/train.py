@@ -38,6 +38,9 @@ Price = Annotated[
 Budget = Annotated[
     str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit in the market's token, as 20.5.")
 ]
+Ema = Annotated[
+    bool, typer.Option("--ema", help="Take the average of the weights over the merges, of a job that has `ema`.")
+]
 SHOWN_BUFFERS = 6
 """The names of buffers that `train check` prints of one rule."""
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or six and more of its first digits.")]
@@ -298,13 +301,14 @@ def pull(
     job: JobArgument,
     out: Annotated[Path, typer.Option(help="Folder for the model.")],
     flags: PartyFlags,
+    ema: Ema = False,
     as_json: Json = False,
 ) -> None:
     """Write the latest merged model: model.safetensors, config.json, its tokenizer if it has one, provenance.json."""
     from lockstep.training.export import not_finite
 
     handle = _handle(job, flags)
-    path = handle.download(out)
+    path = handle.download(out, ema=ema)
     if lost := not_finite(path):
         say(
             f"{len(lost)} of the model's tensors hold numbers that are not finite, as {lost[0]}: the job has diverged. "
@@ -324,6 +328,7 @@ def load(
         str | None,
         typer.Option("--model", metavar="FILE.py:FUNCTION", help="For a model of yours: the function that made it."),
     ] = None,
+    ema: Ema = False,
     prompt: Annotated[str | None, typer.Option(help="A text for the model to go on with.")] = None,
     tokens_: Annotated[int, typer.Option("--tokens", min=1, max=65_536, help="How far it goes on.")] = 200,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.7,
@@ -337,7 +342,7 @@ def load(
     """
     from lockstep.cli.loading import loaded
 
-    data, text = loaded(source, _reading(flags), code, prompt, tokens_, temperature, seed)
+    data, text = loaded(source, _reading(flags), code, prompt, tokens_, temperature, seed, ema=ema)
     emit(data, as_json, text=text)
 
 

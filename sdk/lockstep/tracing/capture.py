@@ -189,7 +189,11 @@ def _captured(
         allow_fallback_kernels=True, allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
     ):
         fakes = [torch.empty(e.shape, dtype=e.dtype, device="cpu") for e in examples]
-    known = KnownValues(lambda: _place(sys._getframe(1)), zeros_have_values=zeros_have_values)
+    known = KnownValues(
+        lambda: _place(sys._getframe(1)),
+        lambda: Origin(recorder.stack[-1] if recorder.stack else "", "", _place(sys._getframe(1))),
+        zeros_have_values=zeros_have_values,
+    )
 
     def watched(*tensors: torch.Tensor) -> Any:
         with known:
@@ -208,6 +212,9 @@ def _captured(
         try:
             with replaced.layers.watching(), counting(known):
                 graph_module = _made(watched)(*fakes)
+            if known.unkept is not None:
+                what, origin = known.unkept
+                raise RefusedEarlier(origin, what, UNKEPT_HINT)
             if any(_mutates(n) for n in graph_module.graph.nodes):
                 again = torch.func.functionalize(
                     lambda *args: _Retrace(graph_module, recorder).run(*args), remove="mutations"
@@ -312,12 +319,12 @@ def _line(code: CodeType, number: int) -> str:
     return f"{Path(code.co_filename).name}:{number}  {linecache.getline(code.co_filename, number).strip()}".strip()
 
 
-class RefusedTensor(LoweringError):
-    """A refusal of a tensor that was made earlier in the trace: its line is the one that made it."""
+class RefusedEarlier(LoweringError):
+    """A refusal whose line is one that has run, and not the one that runs."""
 
-    def __init__(self, value: Any, message: str, hint: str) -> None:
+    def __init__(self, origin: Origin, message: str, hint: str) -> None:
         super().__init__(message, hint=hint)
-        self.origin = origin_of(value)
+        self.origin = origin
 
 
 def origin_of(value: Any) -> Origin:
@@ -353,7 +360,7 @@ def _explain(error: Exception, recorder: _Recorder, values: KnownValues) -> Lock
             aten = _aten_name(frame.f_locals["func"])
         trace = trace.tb_next
     kind = type(error).__name__
-    if isinstance(error, RefusedTensor):
+    if isinstance(error, RefusedEarlier):
         module, place = error.origin.module, error.origin.place
     if isinstance(error, LoweringError):
         what, hint = error.message, error.hint

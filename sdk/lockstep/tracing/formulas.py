@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -147,7 +147,29 @@ def poisson(input: Tensor, generator: torch.Generator | None = None) -> Tensor: 
     )
 
 
+def for_each(name: str) -> Callable[..., Any]:
+    """Returns `torch._foreach_NAME` as the method NAME of each tensor of a list; a list among the arguments has one for
+    each."""
+
+    def formula(self: Sequence[Tensor], *args: Any, **named: Any) -> Any:
+        def at(i: int, x: Any) -> Any:
+            return x[i] if isinstance(x, list | tuple) else x
+
+        found = [
+            getattr(x, name)(*(at(i, a) for a in args), **{k: at(i, v) for k, v in named.items()})
+            for i, x in enumerate(self)
+        ]
+        return None if name.endswith("_") else found
+
+    return formula
+
+
+FOR_EACH = (
+    "add", "sub", "mul", "div", "lerp", "neg", "sqrt", "add_", "sub_", "mul_", "div_", "lerp_", "copy_", "zero_",
+)  # fmt: skip
+
 FORMULAS: dict[Any, Callable[..., Any]] = {
+    **{getattr(torch, f"_foreach_{name}"): for_each(name) for name in FOR_EACH},
     F.multi_margin_loss: multi_margin_loss,
     F.multilabel_margin_loss: multilabel_margin_loss,
     F.gaussian_nll_loss: gaussian_nll_loss,

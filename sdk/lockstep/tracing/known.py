@@ -6,6 +6,7 @@ that depend on constants (positions, masks, buffers) are what they are in eager 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,11 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
     _get_current_dispatch_mode_stack,
 )
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.graph import Origin
 from lockstep.tracing.host import HINT
 
 MAX_ELEMENTS = 1 << 18
@@ -45,10 +47,15 @@ WIDE = {torch.float64, torch.float16, torch.bfloat16}
 class KnownValues(TorchDispatchMode):
     """Follows the values of constants; one for each trace."""
 
-    def __init__(self, place: Callable[[], str] = str, *, zeros_have_values: bool = False) -> None:
-        """`place`: of the user's line that is traced; `zeros_have_values`: tangents of zero are tensors as any other."""
+    def __init__(
+        self, place: Callable[[], str] = str, origin: Callable[[], Origin] = Origin, *, zeros_have_values: bool = False
+    ) -> None:
+        """`place`: of the user's line that is traced; `origin`: the same, with its module; `zeros_have_values`:
+        tangents of zero are tensors as any other."""
         super().__init__()
-        self._place_of = place
+        self._place_of, self._origin_of = place, origin
+        self.unkept: tuple[str, Origin] | None = None
+        """The first write to a tensor from outside of the trace, in words, and its origin; None: there was none."""
         self._zeros_have_values = zeros_have_values
         self.tangents = False
         """True once forward-mode differentiation made a zero without values."""
@@ -59,6 +66,8 @@ class KnownValues(TorchDispatchMode):
         self._values: Any = WeakTensorKeyDictionary()
         self._written: set[int] = set()
         """Storages of values that something unknown was written to."""
+        self.writes: Counter[int] = Counter()
+        """Writes to each storage."""
         self._outside: dict[int, torch.Tensor] = {}
         """Tensors with values from outside of the trace that an operation has read, by their storages."""
         self._large: Any = WeakTensorKeyDictionary()
@@ -84,6 +93,7 @@ class KnownValues(TorchDispatchMode):
         if func is _A._efficientzerotensor.default:
             self.tangents = True
             func = _A.zeros.default if self._zeros_have_values else func
+        self.writes.update(x.untyped_storage()._cdata for x in written_to(func, args, kwargs or {}))
         leaves, spec = tree_flatten((args, kwargs or {}))
         if any(isinstance(x, torch.Generator) for x in leaves):
             raise LoweringError(f"a draw from a torch.Generator ({func}) is not supported", hint=HINT)
@@ -112,12 +122,23 @@ class KnownValues(TorchDispatchMode):
         if func not in _LIFTS:
             outside = [x for x in leaves if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor)]
             self._outside.update({x.untyped_storage()._cdata: x for x in outside})
-        # torch would refuse what it recorded of such a write, once the tensor has another value.
-        if any(x.untyped_storage()._cdata in self._outside for x in written_to(func, given, named)):
-            raise LoweringError(f"{UNKEPT_WRITE} ({str(func).removesuffix('.default')})", hint=UNKEPT_HINT)
+        if any(self._is_outside(x) for x in written_to(func, given, named)):
+            self.unkept = self.unkept or (f"{UNKEPT_WRITE} ({str(func).removesuffix('.default')})", self._origin_of())
+            # A copy is written to: the trace ends with a refusal, and the user's tensor keeps its value.
+            given, named = tree_map(self._copied, (given, named))
+            args, kwargs = tree_map(lambda x: x if isinstance(x, FakeTensor) else self._copied(x), (args, kwargs))
         result = func(*args, **(kwargs or {}))
         self._follow(func, result, given, named)
         return result
+
+    def _is_outside(self, x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and x.untyped_storage()._cdata in self._outside
+
+    def _copied(self, x: Any) -> Any:
+        if not self._is_outside(x):
+            return x
+        with _disable_current_modes(), torch.no_grad():
+            return x.clone()
 
     def note(self, what: str) -> None:
         """Remembers what was taken as something else, if it is the first."""

@@ -27,6 +27,7 @@ from lockstep.protocol.errors import LockstepError, Malformed, NotFoundError, Us
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import Cid, ClaimId, JobId
 from lockstep.storage import load_manifest
+from lockstep.training.averages import AVERAGE, AverageSpec
 from lockstep.training.export import CONFIG_FILE, MODEL_FILE, save_model, save_tokenizer
 
 if TYPE_CHECKING:
@@ -201,7 +202,10 @@ class _Auditing:
         assert self._checkpoint is not None, "the merge was checked"
         with tempfile.TemporaryDirectory(prefix="lockstep-audit-") as name:
             again = Path(name)
-            save_model(again, self._checkpoint.shared, job.spec.parameters, job.spec.model, job.programs.step.consts)
+            weights = self._checkpoint.shared
+            if self._said.fields.get(AVERAGE) is True:
+                weights = AverageSpec.of(job.spec.strategy).weights(self._checkpoint)
+            save_model(again, weights, job.spec.parameters, job.spec.model, job.programs.step.consts)
             link = load_manifest(self._store, job.spec.dataset).tokenizer
             if link is not None:
                 save_tokenizer(again, link.recipe(self._store))

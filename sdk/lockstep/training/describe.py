@@ -20,6 +20,7 @@ bytes = false        true: files of any bytes, which need not be UTF-8
 [arithmetic]         products = "int8" ("float32");  [arithmetic.modules] "layers.*.mlp.down_proj" = "int8x2"
 start = "model"      a folder that `lockstep train pull` wrote, whose weights are the first ones in place of the seed's
 [evaluation]         model, code, batches, documents: the loss of an exported model, in place of all these but [batch]
+ema = 0.99           the decay, at each merge, of an average of the weights that `train pull --ema` takes
 price = "0.5"        tokens for 10^15 operations of training, in place of the terms' price of a slot
 gas_price = "5 wei"  tokens for a unit of a defender's gas; stakes rise with it
 [terms]              preset = "devnet", and fields of `Terms` in the place of its own: max_fail = 3, bond = "6 LST"
@@ -54,6 +55,7 @@ from lockstep.storage.dataset import Dataset, Recipe
 from lockstep.tracing.arithmetic import Arithmetic
 from lockstep.training import hf
 from lockstep.training.aggregates.registry import AGGREGATES
+from lockstep.training.averages import checked_decay
 from lockstep.training.baseline import flat_parameters
 from lockstep.training.brought import Brought, bring
 from lockstep.training.codecs.registry import CODECS
@@ -92,6 +94,7 @@ KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
     "evaluation", "tokens", "start", "price", "gas_price", "arithmetic", "field", "bytes",
     "stride", "data",
+    "ema",
 }  # fmt: skip
 REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATES, SCHEDULES)
 """The kinds of a strategy's pieces, by name."""
@@ -177,7 +180,14 @@ def refuse_wrong(described: Mapping[str, Any]) -> None:
         raise UsageError(
             f"start is {described['start']!r}", 'write start = "a folder that `lockstep train pull` wrote"'
         )
+    _ema(described)
     strategy_of(_table(described, "strategy"))
+
+
+def _ema(described: Mapping[str, Any]) -> float:
+    ema = described.get("ema", 0.0)
+    _require_kind(0.0, ema, "ema")
+    return checked_decay(float(ema))
 
 
 def _refuse_wide(value: Any, where: str) -> None:
@@ -267,7 +277,7 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     arithmetic = Arithmetic.of(_table(described, "arithmetic"))
     job = training_job(
         model, spec, rows, batch=batch, loss=loss, seed=seed, first=first, earlier=earlier, weights=weights,
-        arithmetic=arithmetic, **offered,
+        arithmetic=arithmetic, ema=_ema(described), **offered,
     )  # fmt: skip
     return job if brought is None else replace(job, model=brought.describe())
 
@@ -320,7 +330,7 @@ def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> nn.M
 
 
 def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
-    beside = sorted({"model", "adapters", "strategy", "seed", "start", "arithmetic"} & set(described))
+    beside = sorted({"model", "adapters", "strategy", "seed", "start", "arithmetic", "ema"} & set(described))
     given = _value(Evaluation, _table(described, "evaluation"), "evaluation")
     if beside or not given.model:
         raise UsageError(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 
 from lockstep.protocol.errors import LoweringError
-from lockstep.tracing.capture import RefusedTensor, naming
+from lockstep.tracing.capture import RefusedEarlier, naming, origin_of
 from lockstep.tracing.hooks import hooked
 from lockstep.training.losses import Loss
 from lockstep.training.parameters import Layout, frozen_parameters
@@ -77,8 +77,8 @@ def loss_at(
     replaced = [n for n, before in held.items() if n not in statistics and is_replaced(after.get(n), before)]
     # INVARIANT: what a step writes is part of its state.
     if replaced:
-        raise RefusedTensor(
-            after[replaced[0]],
+        raise RefusedEarlier(
+            origin_of(after[replaced[0]]),
             f"a buffer that its call replaces ({replaced[0]}), which is no part of the state",
             hint="write it at every call, in the same shape, or leave it out",
         )

@@ -51,6 +51,7 @@ from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
 from lockstep.tracing.attributes import Attributes
 from lockstep.tracing.capture import warning_once
 from lockstep.tracing.functions import TRAINED
+from lockstep.training.averages import AverageSpec, checked_decay
 from lockstep.training.gradients import gradient, loss_at
 from lockstep.training.losses import Loss, RandomLoss, bound
 from lockstep.training.merging import merged_statistics
@@ -119,6 +120,8 @@ class TracedPrograms:
     sections: Sections
     loss: Program | None = None
     """The loss over the rows of one step, for onlookers; None in an evaluation, whose result is a loss already."""
+    average: AverageSpec | None = None
+    """The average of the weights that merges keep, if they do."""
 
 
 def build_programs(
@@ -131,10 +134,12 @@ def build_programs(
     slots: int,
     shard_elements: int = SHARD_ELEMENTS,
     arithmetic: Arithmetic = FLOAT32,
+    ema: float = 0.0,
 ) -> TracedPrograms:
     """Traces the Programs of a job of `rounds` rounds with `slots` workers each.
 
-    `arithmetic` says which products of the model are products of integers; encoding and merging have none.
+    `arithmetic` says which products of the model are products of integers; encoding and merging have none. `ema` is the
+    decay of the weights' average over the merges; 0: none is kept.
     The model's weights are not read: it may be built `without_weights()`. Raises LoweringError if it uses what cannot
     become a Program, UsageError if its flat tensors, of `shard_elements` at most, do not fit a state.
     """
@@ -143,9 +148,12 @@ def build_programs(
             f"rounds is {rounds}" if rounds < 1 else f"slots is {slots}", "use at least 1 round and at least 1 slot"
         )
     check_size(rounds, strategy.inner_steps, slots)
+    decay = checked_decay(ema)
 
     def traced(layout: Layout) -> TracedPrograms:
-        return _traced(model, loss, strategy, layout, batch=batch, rounds=rounds, slots=slots, arithmetic=arithmetic)
+        return _traced(
+            model, loss, strategy, layout, batch=batch, rounds=rounds, slots=slots, arithmetic=arithmetic, ema=decay
+        )
 
     with warning_once():
         return with_written(model, loss, batch, shard_elements, traced)
@@ -168,6 +176,8 @@ def with_written(
     try:
         return traced(layout)
     except LoweringError:
+        if {s.name for s in layout.statistics}.issuperset(writable(model)):
+            raise
         written = written_state(model, loss, batch, layout)
         if {s.name for s in layout.statistics}.issuperset(written):
             raise
@@ -195,11 +205,13 @@ def written_state(model: nn.Module, loss: Loss | RandomLoss, batch: Batch, layou
 def _naming_state(error: LoweringError, model: nn.Module, layout: Layout) -> LoweringError:
     """The error of a step that reads what it writes as a fixed number, with the names of such state and a way out."""
     state = writable(model)
+    asked = [s.name for s in layout.statistics if s.name.rpartition(".")[2] in error.message]
     whole = [s.name for s in layout.statistics if s.merge == FIRST and not state[s.name].is_floating_point()]
-    if "depends on data" not in error.message or not whole:
+    named = (asked or whole)[:3]
+    if "depends on data" not in error.message or not named:
         return error
     return LoweringError(
-        f"{error.message}; the step writes {', '.join(whole[:3])}, so that its value is no fixed number",
+        f"{error.message}; the step writes {', '.join(named)}, whose value is no fixed number",
         hint="index by a tensor in place of int() and slices: at = (self.pointer + torch.arange(n)) % size, "
         "self.queue[at] = x, self.pointer.copy_((self.pointer + n) % size); choose with torch.where in place of `if`",
     )
@@ -215,13 +227,15 @@ def _traced(
     rounds: int,
     slots: int,
     arithmetic: Arithmetic,
+    ema: float,
 ) -> TracedPrograms:
     """Traces the Programs for one layout."""
     count = len(layout.sizes)
     flats, scalar = unallocated(layout), _scalar()
     rules = strategy.rules(rounds, layout)
     beside, outer = rules.init(flats, scalar), rules.outer(flats, scalar)
-    sections = sections_of(strategy, layout, slots)
+    averages = flats if ema else []
+    sections = sections_of(strategy, layout, slots, len(averages))
     check_width(layout, sections)
     held, statistics = len(layout.held), unallocated_statistics(layout)
     read: set[str] = set()
@@ -251,10 +265,12 @@ def _traced(
             return [mean_loss(model, loss, layout, state[sections.live][:held], batch, differentiates=differentiates)]
 
     def merge(*state: Tensor) -> list[Tensor | None]:
-        base, after = state[sections.shared][:held], state[sections.outer][: len(outer)]
+        base, handed = state[sections.shared][:held], state[sections.outer]
+        after, average = handed[: len(outer)], handed[len(outer) : len(outer) + len(averages)]
         payloads, mask = [state[section][:held] for section in sections.payloads], state[sections.mask]
         moved, left = rules.merge(base[:count], after, [p[:count] for p in payloads], mask, context("round"))
         moved = layout.kept(read, base[:count], moved)
+        left = [*left, *(ema * old + (1 - ema) * new for old, new in zip(average, moved, strict=False))]
         if statistics:
             joined = merged_statistics(layout, [p[-1] for p in payloads], mask)
             # A round without payloads fails: this keeps the function total.
@@ -264,13 +280,14 @@ def _traced(
     flats = [*flats, *statistics]
     start = sections.slot_state(flats, flats, beside, scalar)
     sent = [*(torch.empty(size, device="meta") for size in rules.sizes), *statistics]
-    joined = sections.merge_state(flats, outer, [sent] * slots, torch.empty(slots, device="meta"))
+    joined = sections.merge_state(flats, [*outer, *averages], [sent] * slots, torch.empty(slots, device="meta"))
     products = Products(arithmetic)
     with attributes:
         stepped = trace(step, *start, products=products)
         products.refuse_unused()
         looking = traced_loss(looked, *start, products=products)
-    return TracedPrograms(stepped, trace(encode, *start), trace(merge, *joined), layout, sections, looking)
+    spec = AverageSpec(ema, len(outer), count) if ema else None
+    return TracedPrograms(stepped, trace(encode, *start), trace(merge, *joined), layout, sections, looking, spec)
 
 
 def traced_loss(value: Callable[..., list[Tensor | None]], *start: Tensor | None, **options: Any) -> Program:
@@ -329,11 +346,11 @@ def default_loss(model: nn.Module, dataset: Dataset | None) -> Loss | RandomLoss
     return loss_of(model)
 
 
-def sections_of(strategy: Strategy, layout: Layout, slots: int) -> Sections:
-    """Returns the parts of a job's states, as deep as their tensors need."""
+def sections_of(strategy: Strategy, layout: Layout, slots: int, averages: int = 0) -> Sections:
+    """Returns the parts of a job's states, as deep as their tensors need; `averages` lie behind the outer state."""
     shards, rules = unallocated(layout), strategy.rules(1, layout)
     beside, outer = rules.init(shards, _scalar()), rules.outer(shards, _scalar())
-    shared = ceil_log2(max(len(layout.held), len(beside), len(outer)))
+    shared = ceil_log2(max(len(layout.held), len(beside), len(outer) + averages))
     # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
     payload = max(ceil_log2(len(layout.held)), shared - ceil_log2(slots))
     # INVARIANT: a payload has the depth of the carry beside it.
@@ -413,6 +430,7 @@ def training_job(
     weights: bool = True,
     shard_elements: int = SHARD_ELEMENTS,
     arithmetic: Arithmetic = FLOAT32,
+    ema: float = 0.0,
 ) -> TrainingJob:
     """Returns a model's job as `Network.quote` takes it. The first weights are `first`, the shards one after the other,
     or made from `seed`. Buffers that a step writes start as `earlier` has them, or the model.
@@ -435,6 +453,7 @@ def training_job(
         slots=slots,
         shard_elements=shard_elements,
         arithmetic=arithmetic,
+        ema=ema,
     )
     genesis = None
     if weights:
@@ -446,14 +465,17 @@ def training_job(
         shards = built.layout.cut(initial_parameters(model, seed) if first is None else first)
         if len(shards) < len(built.layout.held):
             shards = (*shards, *first_statistics(model if earlier is None else earlier, built.layout))
-        genesis = Checkpoint(shards, zeros_of(built.merge.output_layout[built.sections.outer]))
+        zeros = zeros_of(built.merge.output_layout[built.sections.outer])
+        if built.average is not None:
+            zeros = (*zeros[: built.average.outer], *shards[: built.average.tensors])
+        genesis = Checkpoint(shards, zeros)
     return TrainingJob(
         programs=JobPrograms(built.step, built.encode, built.merge),
         dataset=dataset,
         genesis=genesis,
         model=describe(model),
         parameters=described_parameters(model, built),
-        strategy=strategy.to_dict(),
+        strategy={**strategy.to_dict(), **({} if built.average is None else built.average.to_dict())},
         inner_steps=strategy.inner_steps,
         rounds=rounds,
         slots=slots,

@@ -68,7 +68,7 @@ class Parameter:
     shape: tuple[int, ...]
     shard: int = 0
     merge: str = MEAN
-    """Of a statistic: the rule of `MERGES` by which a merge joins it."""
+    """The rule of `MERGES` by which a merge joins it, if it is a statistic."""
 
     @property
     def elements(self) -> int:

@@ -17,9 +17,9 @@ from torch.utils.hooks import RemovableHandle
 
 from lockstep.protocol.errors import LockstepError
 from lockstep.tracing.attributes import Attributes
-from lockstep.tracing.capture import RefusedTensor, capture, naming, origin_of, place_here
+from lockstep.tracing.capture import RefusedEarlier, capture, naming, origin_of, place_here
 from lockstep.tracing.functions import CumulativeMomentum
-from lockstep.tracing.known import written_to
+from lockstep.tracing.known import following, written_to
 from lockstep.training.parameters import (
     Layout,
     frozen_parameters,
@@ -52,6 +52,7 @@ class WrittenState:
         norms = running_statistics(model)
         self._renewed = [name for name in values if name in norms]
         self._placed: dict[str, tuple[Tensor, int]] = {}
+        """The copies that were placed, and the writes to each before."""
         self._calls = 0
         self._handles: list[RemovableHandle] = []
 
@@ -89,27 +90,33 @@ class WrittenState:
             copy = self.values[name].to(self._dtypes[name], copy=True)
             for each in self._names[name]:
                 self._access.set_tensor(each, copy)
-            self._placed[name] = copy, copy._version
+            self._placed[name] = copy, _writes_to(copy)
 
     def _take(self, *, all_of_them: bool) -> None:
         for name in self._renewed:
-            placed, version = self._placed[name]
+            placed, writes = self._placed[name]
             standing = self._access.get_tensor(name)
-            if all_of_them or standing is not placed or standing._version != version:
+            if all_of_them or standing is not placed or _writes_to(standing) != writes:
                 self.values[name] = standing.detach().to(torch.float32)
-                self._placed[name] = standing, standing._version
+                self._placed[name] = standing, _writes_to(standing)
 
     def _standing(self, name: str) -> Tensor:
         placed, standing = self._placed[name][0], standing_in(self._model).get(name)
         # INVARIANT: what a step writes is part of its state.
         if not isinstance(standing, Tensor) or standing.shape != placed.shape:
             shape = f"one of shape {tuple(standing.shape)}" if isinstance(standing, Tensor) else "nothing"
-            raise RefusedTensor(
-                standing,
+            raise RefusedEarlier(
+                origin_of(standing),
                 f"a buffer that its call replaces ({name}) by {shape}, where it had {tuple(placed.shape)}",
                 "keep its shape from step to step: fill what is missing with zeros, and count what is there",
             )
         return standing
+
+
+def _writes_to(x: Tensor) -> int:
+    """Writes to a tensor, those through `.data` included, of which its version does not tell."""
+    known = following()
+    return x._version if known is None else known.writes[x.untyped_storage()._cdata]
 
 
 class _Writes(TorchDispatchMode):
