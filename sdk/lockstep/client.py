@@ -493,9 +493,9 @@ class JobHandle:
             )
         except OSError as error:
             raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from error
-        link = load_manifest(self.net.store, job.spec.dataset).tokenizer
-        if link is not None:
-            save_tokenizer(folder, link.recipe(self.net.store))
+        manifest = load_manifest(self.net.store, job.spec.dataset)
+        if manifest.tokenizer is not None:
+            save_tokenizer(folder, manifest.tokenizer.recipe(self.net.store))
         addresses = self.net.contracts.addresses
         provenance = {
             "job": self.id.hex(),
@@ -504,6 +504,7 @@ class JobHandle:
             "programs": {name: getattr(job.programs, name).root.hex() for name in ("step", "encode", "merge")},
             "dataset_root": job.params.role.dataset_root.hex(),
             "spec": job.params.spec.digest.hex(),
+            **({"rows": str(manifest.form)} if manifest.form is not None and manifest.form.fields else {}),
             **source,
         }
         write_atomically(folder / "provenance.json", [(json.dumps(provenance, indent=2) + "\n").encode()])

@@ -8,7 +8,7 @@ model = "net.py:make"  in place of the table, and of [batch]: a function that ma
 field = "text"       the field of a *.jsonl that is the document
 stride = 1           tokens between the starts of two rows; default: a row's length, so that rows are disjoint
 bytes = false        true: files of any bytes, which need not be UTF-8
-[data]               path = "houses.csv", fields, type, stride, length, held_out: rows of numbers, in place of texts,
+[data]               path = "houses.csv", columns, type, stride, length, held_out: rows of numbers, in place of texts,
                      for a model = "net.py:make"
 [tokens]             tokenizer = "tokenizer.json", separator, unknown, control: tokens of a Hugging Face tokenizer, not
                      bytes
