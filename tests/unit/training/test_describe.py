@@ -406,6 +406,7 @@ def test_a_file_of_numbers_is_described_by_its_columns(folder: Path) -> None:
     assert (job.dataset.row_count, job.dataset.row_tokens) == (30, 3)
 
 
+@pytest.mark.slow
 def test_windows_of_a_text_overlap_by_a_stride(folder: Path) -> None:
     plain, strided = (job_of(described(**more), folder) for more in ({}, {"stride": 1}))
     assert plain.dataset.form is None
