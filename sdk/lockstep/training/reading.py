@@ -1,4 +1,4 @@
-"""What a loss gets of the rows that a step draws: tokens, or the fields of each row in their shapes and types.
+"""Rows of a step as a loss gets them: tokens, or the fields of each row in their shapes and types.
 
     given = read(form, rows, words)        # rows i64 [B, L] -> i64 [B, L], a tensor, a tuple, a NamedTuple or a dict
     value = called(loss, model, given)
