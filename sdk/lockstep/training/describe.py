@@ -245,7 +245,12 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     seed = _integer(described, "seed", 0)
     brought = bring(described["model"], folder, seed=seed) if _is_brought(described) else None
     if brought is not None:
-        model, loss, batch, rows = brought.model, brought.loss, brought.batch, _rows(described, folder, brought)
+        model, loss, batch, rows = (
+            brought.model,
+            brought.loss,
+            brought.batch,
+            rows_of_brought(described, folder, brought),
+        )
     else:
         with nullcontext() if weights else without_weights():
             model = _model(described, folder)
@@ -263,7 +268,7 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     return job if brought is None else replace(job, model=brought.describe())
 
 
-def _rows(described: Mapping[str, Any], folder: Path, brought: Brought, side: str = TRAIN) -> Dataset:
+def rows_of_brought(described: Mapping[str, Any], folder: Path, brought: Brought, side: str = TRAIN) -> Dataset:
     """The rows that a brought model's function returned, or those of one side of the description's texts."""
     beside = sorted({"batch", "adapters"} & set(described))
     if beside:
@@ -321,7 +326,11 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
     path, brought = _path(folder, given.model, "evaluation.model"), None
     if given.code:
         brought = bring(given.code, folder)
-        model, batch, rows = brought.of(path), brought.batch, _rows(described, folder, brought, given.documents)
+        model, batch, rows = (
+            brought.of(path),
+            brought.batch,
+            rows_of_brought(described, folder, brought, given.documents),
+        )
     else:
         model, texts = load_model(path), _text(described, folder)
         batch = _batch(described, model, texts.vocabulary)

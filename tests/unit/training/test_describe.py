@@ -17,12 +17,14 @@ from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.protocol.market.prices import stake_floor
 from lockstep.protocol.types import Wei
 from lockstep.tracing.arithmetic import Arithmetic
+from lockstep.training.checking import check
 from lockstep.training.describe import KEYS, TEXT_MODELS, Evaluation, Tokens, job_of
 from lockstep.training.export import save_model
 from lockstep.training.job import Batch
 from lockstep.training.metrics import rows_of
 from lockstep.training.models import GPT, MODELS, GPTConfig, LoRAConfig, describe
 from lockstep.training.parameters import Layout, initial_parameters, layout_of
+from lockstep.training.rehearsal import Rehearsal
 from lockstep.training.strategies.base import Shards, Transformation
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 
@@ -432,3 +434,21 @@ def test_windows_of_a_text_overlap_by_a_stride(folder: Path) -> None:
 def test_what_is_wrong_with_a_file_of_numbers_is_told(folder: Path, changes: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         job_of(brought(folder, **changes), folder)
+
+
+@pytest.mark.slow
+def test_a_model_is_checked_and_evaluated_on_a_file_of_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = brought(folder)
+    monkeypatch.chdir(folder)
+    found = check("net.py:make", described=given)
+    assert (found.rows, found.differs, found.trial.precision) == (30, False, "float64")
+    rehearsal = Rehearsal(job_of(given, folder))
+    state = rehearsal.next(rehearsal.first())
+    parts = (state.checkpoint.shared, rehearsal.job.parameters, rehearsal.job.model, rehearsal.job.programs.step.consts)
+    save_model(folder / "pulled", *parts)
+    evaluation = {"model": "pulled", "code": "net.py:make", "batches": 50}
+    job = job_of({"data": given["data"], "evaluation": evaluation}, folder)
+    assert job.dataset.row_count == 10, "the rows that training has not seen"
+    assert str(job.dataset.form) == "x float32[2], y float32[]"
+    with pytest.raises(UsageError, match="no rows are held out"):
+        job_of({"data": {**given["data"], "held_out": 0}, "evaluation": evaluation}, folder)

@@ -240,6 +240,9 @@ def test_losses_that_fit_no_fields_are_refused_by_name() -> None:
         build(lambda model, batch: batch["z"].mean())
     with pytest.raises(LoweringError, match=r"rows of fields as one tensor at test_rows\.py:"):
         build(lambda model, batch: batch[:, 1].mean())
+    plain = partial(build_programs, Line(), strategy=diloco.Spec(), batch=Batch(rows=4), rounds=1, slots=2)
+    with pytest.raises(UsageError, match="a row is one tensor"):
+        plain(of_names)
     with pytest.raises(UsageError, match="no loss"):
         training_job(Line(), diloco.Spec(), dataset, batch=Batch(rows=4), rounds=1, slots=2, min_slots=1)
 
