@@ -174,6 +174,19 @@ PAIRS = (np.arange(6.0).reshape(3, 2), np.array([1, 0, 2]))
 Pair = namedtuple("Pair", "x y")
 
 
+class Column:
+    """A column of a table of pandas."""
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self.to_numpy = lambda: values
+
+
+class Frame(dict[str, Column]):
+    """A table as pandas has it."""
+
+    columns, to_numpy = ("x", "y"), None
+
+
 class Items:
     """Rows one by one, as of `torch.utils.data.Dataset`."""
 
@@ -185,7 +198,7 @@ class Items:
 
 
 @pytest.mark.parametrize("data", [
-    PAIRS, TensorDataset(*map(torch.from_numpy, PAIRS)), Items(), Pair(*PAIRS), {"x": PAIRS[0], "y": PAIRS[1]},
+    PAIRS, Frame(x=Column(PAIRS[0]), y=Column(PAIRS[1])), TensorDataset(*map(torch.from_numpy, PAIRS)), Items(), Pair(*PAIRS), {"x": PAIRS[0], "y": PAIRS[1]},
     [{"x": x.tolist(), "y": y} for x, y in zip(*PAIRS, strict=True)], {"x": list(PAIRS[0]), "y": [1, 0, 2]},
 ], ids=lambda d: type(d).__name__)  # fmt: skip
 def test_data_as_people_have_it_become_fields(data: Any) -> None:
