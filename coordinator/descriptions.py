@@ -19,8 +19,9 @@ import structlog
 from coordinator.disputes import ENCODE, MERGE, STEP, NamedOp, role_of
 from coordinator.models import JobRow, unhex
 from coordinator.schema import DescriptionOut
+from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.programs.program import Kind, Program
-from lockstep.storage import ContentStore, cid_of_digest
+from lockstep.storage import ContentStore, cid_of_digest, load_manifest
 from lockstep.storage.containers import JobSpec, decode_program
 
 WAIT_SECONDS = 1.0
@@ -85,8 +86,16 @@ class Descriptions:
         drawn = sum(op.header.elements for op in step.ops if op.kind == Kind.DRAW)
         return DescriptionOut(
             model=_words(spec.model), strategy=_words(spec.strategy), arithmetic=_words(spec.arithmetic) or "float32",
-            tokens_per_step=drawn,
+            tokens_per_step=drawn, rows=self._rows(spec),
         )  # fmt: skip
+
+    def _rows(self, spec: JobSpec) -> str | None:
+        assert self._store is not None, "asked for by `_get`"
+        try:
+            form = load_manifest(self._store, spec.dataset).form
+        except LockstepError:
+            return None
+        return None if form is None else str(form)[:WORDS]
 
     def _named(self, digest: str, program: str, root: str, position: int) -> NamedOp | None:
         found = self._program(self._spec(digest), program, root)

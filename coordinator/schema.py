@@ -251,6 +251,8 @@ class DescriptionOut(BaseModel):
     arithmetic: str
     tokens_per_step: int
     """Elements of the dataset that one step of one slot draws: of its Program, which is checked."""
+    rows: str | None = None
+    """Fields of a row, as its dataset's manifest has them; null for rows of tokens, and while it is unavailable."""
 
 
 class RunOut(BaseModel):

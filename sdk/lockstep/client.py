@@ -503,9 +503,9 @@ class JobHandle:
             path: Path = save_model(folder, weights, job.spec.parameters, job.spec.model, job.programs.step.consts)
         except OSError as error:
             raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from error
-        link = load_manifest(self.net.store, job.spec.dataset).tokenizer
-        if link is not None:
-            save_tokenizer(folder, link.recipe(self.net.store))
+        manifest = load_manifest(self.net.store, job.spec.dataset)
+        if manifest.tokenizer is not None:
+            save_tokenizer(folder, manifest.tokenizer.recipe(self.net.store))
         addresses = self.net.contracts.addresses
         provenance = {
             "job": self.id.hex(),
@@ -514,6 +514,7 @@ class JobHandle:
             "programs": {name: getattr(job.programs, name).root.hex() for name in ("step", "encode", "merge")},
             "dataset_root": job.params.role.dataset_root.hex(),
             "spec": job.params.spec.digest.hex(),
+            **({"rows": str(manifest.form)} if manifest.form is not None and manifest.form.fields else {}),
             **source,
             **({AVERAGE: True} if ema else {}),
         }

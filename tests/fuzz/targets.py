@@ -14,6 +14,7 @@ CONTAINERS, PAYLOAD, PROGRAM = (
     "lockstep.protocol.programs.program",
 )
 DATASET, KEYS, DESCRIBE = "lockstep.storage.dataset", "lockstep.chain.keys", "lockstep.training.describe"
+FIELDS = "lockstep.storage.fields"
 NAMING = "lockstep.base.naming"
 EVENTS, REQUESTS, SIGNED = "lockstep.chain.events", "lockstep.runtime.requests", "lockstep.market.signed"
 
@@ -93,6 +94,7 @@ TARGETS: dict[str, Target] = {
         {
             LINKS: ("read_link",),
             DATASET: ("Manifest.from_node", "Manifest.__post_init__", "Manifest.rows_of", "_dtype_of"),
+            FIELDS: ("RowForm.of", "RowForm.__post_init__", "RowField.__post_init__", "RowWindows.__post_init__"),
         },
         data.manifest,
         Change(LINKS, "if not isinstance(value, CID):", "if value is None:"),

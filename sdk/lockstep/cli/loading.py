@@ -47,10 +47,14 @@ def loaded(
     data = {**_described(model), "prompt": prompt, "text": said}
     lines = [
         f"{data['class']} of {data['parameters']:,} parameters, {', '.join(data['dtypes'])}, {data['tensors']} tensors",
-        f"tokens: {'bytes' if data['vocabulary'] is None else str(data['vocabulary']) + ' of its own tokenizer'}",
+        f"rows: {data['rows']}" if data["rows"] else f"tokens: {_tokens_of(data['vocabulary'])}",
         f"job {short(data['job'])}, round {data['round']}: the weights hash to claim {short(data['claim'])}",
     ]
     return data, "\n".join(lines if said is None else [*lines, "", f"{prompt}{said}"])
+
+
+def _tokens_of(vocabulary: int | None) -> str:
+    return "bytes" if vocabulary is None else f"{vocabulary} of its own tokenizer"
 
 
 def _of_job(text: str, net: Network, brought: Brought | None, ema: bool) -> nn.Module:
@@ -98,4 +102,5 @@ def _described(model: nn.Module) -> dict[str, Any]:
         "tensors": len(parameters),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
         "vocabulary": None if tokenizer is None else tokenizer.vocabulary,
+        "rows": source.get("rows"),
     }

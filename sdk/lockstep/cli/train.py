@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,6 +94,7 @@ def check(
             help="A function that returns (model, loss or None, Batch), or rows too.",
         ),
     ],
+    sets: Sets = None,
     runs: Annotated[
         bool, typer.Option("--run/--no-run", help="Run some steps and compare them; or trace the model alone.")
     ] = True,
@@ -103,18 +106,19 @@ def check(
     imported."""
     from lockstep.training.checking import check as tried
 
-    found = tried(target, runs=runs, threads=resolve(threads=threads).threads)
-    lines = [*_checked_lines(found), *_next_lines(target, found)]
+    described = read(target, sets).fields if sets else None
+    found = tried(target, described=described, runs=runs, threads=resolve(threads=threads).threads)
+    lines = [*_checked_lines(found), *_next_lines(target, found, sets or ())]
     emit({**asdict(found), "differs": found.differs}, as_json, text="\n".join(lines))
     if found.differs:
         raise typer.Exit(Mismatch.exit_code)
 
 
-def _next_lines(target: str, found: Checked) -> list[str]:
+def _next_lines(target: str, found: Checked, sets: Sequence[str]) -> list[str]:
     """The commands that make a job of a checked model."""
     if found.differs:
         return []
-    texts = "" if found.rows else " --set texts=FOLDER"
+    texts = "".join(f" --set {shlex.quote(each)}" for each in sets) if found.rows else " --set texts=FOLDER"
     return [
         f"`lockstep train rehearse {target}{texts} --set rounds=1` runs a round here",
         f"`lockstep train run {target}{texts} --budget AMOUNT` opens the job; `train quote` says what it costs",

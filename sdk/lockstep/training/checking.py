@@ -1,18 +1,22 @@
 """A model of one's own, tried before anything is paid: can a job of it be made?
 
-    checked = check("net.py:make")        make() -> (model, loss, Batch) or (model, loss, Batch, rows)
+    checked = check("net.py:make")        make() -> (model, loss, Batch) or (model, loss, Batch, data)
 
 Only run it on code that you would run: the file is imported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import UsageError
 from lockstep.training.brought import bring
-from lockstep.training.job import build_programs
+from lockstep.training.describe import rows_of_brought
+from lockstep.training.job import build_programs, check_parties
 from lockstep.training.strategies import diloco
 from lockstep.training.trial import TriedSteps, reason_not_to_run, trial
 from lockstep.training.wrappers import unwrapped
@@ -42,7 +46,7 @@ class Checked:
     elements: int
     """Elements that the operations of a step compute."""
     rows: int = 0
-    """Rows that the function returned."""
+    """Rows that the function returned, or the description names."""
     trial: TriedSteps | None = None
     """Some steps of it, run and compared; None: none was run."""
     not_run: str = ""
@@ -56,9 +60,10 @@ class Checked:
         return self.trial is not None and bool(self.trial.wrong or self.trial.differing)
 
 
-def check(target: str, *, runs: bool = True, threads: int = 1) -> Checked:
+def check(target: str, *, described: Mapping[str, Any] | None = None, runs: bool = True, threads: int = 1) -> Checked:
     """Traces and validates the Programs of a job of what `target`, "FILE.py:FUNCTION", makes, and, if it `runs` them,
-    runs and compares some steps; nothing is sent.
+    runs and compares some steps; nothing is sent. `described`: keys of a description, whose texts or data are the rows
+    of a function that returns none.
 
     Raises LoweringError with the module, the line, the rule that is missing and a hint, and UsageError for a target
     that makes no model.
@@ -66,8 +71,13 @@ def check(target: str, *, runs: bool = True, threads: int = 1) -> Checked:
     if target.endswith(".toml"):
         raise UsageError(f"{target} describes a job, not a model", "`lockstep train quote` checks a description")
     brought, strategy = bring(target), diloco.Spec()
-    model, loss, batch = unwrapped(brought.model), brought.loss, brought.batch
-    rows = None if brought.dataset is None else brought.dataset.rows
+    model, loss, batch, dataset = unwrapped(brought.model), brought.loss, brought.batch, brought.dataset
+    if described and {"texts", "data"} & set(described):
+        dataset = rows_of_brought(described, Path(), brought)
+    if dataset is not None:
+        batch = batch.of(dataset)
+        check_parties(dataset, batch, 1, 1)
+    rows = None if dataset is None else dataset.rows
     built = build_programs(model, loss, strategy, batch=batch, rounds=1, slots=2)
     for program in (built.step, built.encode, built.merge):
         validate(program)

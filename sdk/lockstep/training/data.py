@@ -9,7 +9,7 @@ Preparing is the requester's; workers and verifiers read the result with `lockst
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
@@ -84,11 +84,24 @@ def rows_of_tokens(tokens: NDArray[np.int32], row_tokens: int) -> NDArray[np.int
     return tokens[: count * row_tokens].reshape(count, row_tokens)
 
 
-def windows_of_tokens(tokens: NDArray[Any], vocabulary: int, length: int, stride: int) -> Dataset:
-    """Returns the windows of tokens [T] as a dataset; with a stride of `length` its rows are disjoint."""
+def _copied(rows: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(rows, np.int32)
+
+
+def windows_of_tokens(
+    tokens: NDArray[Any],
+    vocabulary: int,
+    length: int,
+    stride: int,
+    kept: Callable[[NDArray[Any]], NDArray[Any]] = _copied,
+) -> Dataset:
+    """Returns the windows of tokens [T] as a dataset; with a stride of `length` its rows are disjoint.
+
+    `kept` puts the rows, which overlap in a view of the tokens, one after the other.
+    """
     found = RowWindows.of(length, stride, len(tokens))
     refuse_large(found.rows(len(tokens)), found.span)
-    rows = np.ascontiguousarray(spans(tokens, found), np.int32)
+    rows = kept(spans(tokens, found))
     plain = found.count == 1 and found.stride == found.length
     return Dataset(rows, vocabulary, form=None if plain else RowForm(TOKENS, (), found))
 

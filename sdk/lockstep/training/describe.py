@@ -9,7 +9,7 @@ model = "net.py:make"  in place of the table, and of [batch]: a function that ma
 field = "text"       the field of a *.jsonl that is the document
 stride = 1           tokens between the starts of two rows; default: a row's length, so that rows are disjoint
 bytes = false        true: files of any bytes, which need not be UTF-8
-[data]               path = "houses.csv", fields, type, stride, length, held_out: rows of numbers, in place of texts,
+[data]               path = "houses.csv", columns, type, stride, length, held_out: rows of numbers, in place of texts,
                      for a model = "net.py:make"
 [tokens]             tokenizer = "tokenizer.json", separator, unknown, control: tokens of a Hugging Face tokenizer, not
                      bytes
@@ -264,7 +264,12 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     seed = _integer(described, "seed", 0)
     brought = bring(described["model"], folder, seed=seed) if _is_brought(described) else None
     if brought is not None:
-        model, loss, batch, rows = brought.model, brought.loss, brought.batch, _rows(described, folder, brought)
+        model, loss, batch, rows = (
+            brought.model,
+            brought.loss,
+            brought.batch,
+            rows_of_brought(described, folder, brought),
+        )
     else:
         model = _model(described, folder, weights)
         texts = _text(described, folder)
@@ -282,7 +287,7 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     return job if brought is None else replace(job, model=brought.describe())
 
 
-def _rows(described: Mapping[str, Any], folder: Path, brought: Brought, side: str = TRAIN) -> Dataset:
+def rows_of_brought(described: Mapping[str, Any], folder: Path, brought: Brought, side: str = TRAIN) -> Dataset:
     """The rows that a brought model's function returned, or those of one side of the description's texts."""
     beside = sorted({"batch", "adapters"} & set(described))
     if beside:
@@ -340,7 +345,11 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
     path, brought = _path(folder, given.model, "evaluation.model"), None
     if given.code:
         brought = bring(given.code, folder)
-        model, batch, rows = brought.of(path), brought.batch, _rows(described, folder, brought, given.documents)
+        model, batch, rows = (
+            brought.of(path),
+            brought.batch,
+            rows_of_brought(described, folder, brought, given.documents),
+        )
     else:
         model, texts = load_model(path), _text(described, folder)
         batch = _batch(described, model, texts.vocabulary)

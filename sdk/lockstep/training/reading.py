@@ -1,4 +1,4 @@
-"""What a loss gets of the rows that a step draws: tokens, or the fields of each row in their shapes and types.
+"""Rows of a step as a loss gets them: tokens, or the fields of each row in their shapes and types.
 
     given = read(form, rows, words)        # rows i64 [B, L] -> i64 [B, L], a tensor, a tuple, a NamedTuple or a dict
     value = called(loss, model, given)
@@ -88,11 +88,17 @@ def called(loss: Callable[..., Tensor], model: Any, given: Any, *more: Tensor) -
 
     Raises UsageError for a loss that takes neither.
     """
-    if isinstance(given, Tensor):
-        return loss(model, given, *more)
     try:
         signature = inspect.signature(loss)
     except (TypeError, ValueError):
+        return loss(model, given, *more)
+    if isinstance(given, Tensor):
+        if not _binds(signature, model, given, *more):
+            raise UsageError(
+                f"the loss takes {signature}, and a row is one tensor",
+                "loss(model, rows); for several fields return their data as the fourth value, or name a file: "
+                "--set data.path=FILE",
+            )
         return loss(model, given, *more)
     named = given if isinstance(given, dict) else {}
     wanted = _wanted(signature, named)

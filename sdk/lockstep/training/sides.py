@@ -1,6 +1,6 @@
 """The table `[data]` of a description: a file or folder of numbers as a dataset, and the part of it that is held out.
 
-    dataset = Data(path="houses.csv", fields={"x": ["area", "rooms"], "y": "price"}).dataset(folder, batch, TRAIN)
+    dataset = Data(path="houses.csv", columns={"x": ["area", "rooms"], "y": "price"}).dataset(folder, batch, TRAIN)
 
 One row in `held_out` is kept from training, chosen by its number alone; of a series it is the end.
 """
@@ -33,7 +33,7 @@ class Data:
 
     path: str = ""
     """A file, or a folder of files of the same fields."""
-    fields: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
     """Columns by the field that they become, one or several side by side; {}: each column is a field."""
     type: str = ""
     """The type of the numbers of a *.bin, as "uint16"."""
@@ -53,18 +53,21 @@ class Data:
         if self.length and not self.stride:
             raise UsageError(f"length is {self.length}, without a stride", "stride = 1 takes every window of a series")
 
-    def dataset(self, folder: Path, batch: Batch, side: str) -> Dataset:
-        """The dataset of one side; raises UsageError."""
+    def dataset(self, folder: Path, batch: Batch | None, side: str) -> Dataset:
+        """The dataset of one side; without a batch rows of tokens may have any length. Raises UsageError."""
         if not self.path:
             raise UsageError("[data] names no path", f"a file or folder of {READABLE}")
         if side == HELD_OUT and not self.held_out:
             raise UsageError("no rows are held out", 'held_out = 20 under [data], or documents = "all"')
-        data = read_data(folder / self.path, self.fields, self.type)
-        if self.stride:
-            length = self.length or batch.row_length
-            series = data if side == ALL or not self.held_out else _each(data, self._part_of_series(side))
-            return windows(series, length=length, stride=self.stride)
-        return rows_of(data if side == ALL or not self.held_out else _each(data, self._part_of_rows(side)), batch)
+        data = read_data(folder / self.path, self.columns, self.type)
+        whole = side == ALL or not self.held_out
+        if not self.stride:
+            data = data if whole else _each(data, self._part_of_rows(side))
+            return rows_of(data, _batch_of(data) if batch is None else batch)
+        if not self.length and batch is None:
+            raise UsageError("windows without a length", "their steps, as a model's context + 1")
+        length = self.length or (0 if batch is None else batch.row_length)
+        return windows(data if whole else _each(data, self._part_of_series(side)), length=length, stride=self.stride)
 
     def _part_of_series(self, side: str) -> Callable[[NDArray[Any]], NDArray[Any]]:
         def part(series: NDArray[Any]) -> NDArray[Any]:
@@ -90,6 +93,12 @@ def held_rows(count: int, one_in: int) -> NDArray[np.bool_]:
     held = np.zeros(count, np.bool_)
     held[order[: max(1, count // one_in)]] = True
     return held
+
+
+def _batch_of(data: Any) -> Batch:
+    """Returns a batch that reads rows of tokens, should these be some."""
+    shape = np.shape(data) if isinstance(data, np.ndarray) else ()
+    return Batch(row_length=max(2, shape[1])) if len(shape) == 2 else Batch()
 
 
 def _each(data: Any, part: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:

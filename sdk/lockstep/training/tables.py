@@ -52,7 +52,7 @@ def read_data(path: Path, fields: Mapping[str, Any] | None = None, raw: str = ""
     if not fields:
         return data
     if not isinstance(data, Mapping):
-        raise UsageError(f"{path} has no columns by name", "leave fields out")
+        raise UsageError(f"{path} has no columns by name", "leave columns out")
     return {name: _beside([_column(data, c, path) for c in columns], name) for name, columns in fields.items()}
 
 
@@ -218,8 +218,8 @@ def _numbers(cells: list[str], name: str, rows: Sequence[tuple[int, list[str]]],
             told = repr(cell[:40]) if cell.strip() else "empty"
             raise UsageError(
                 f"{path}, line {line}: column {name} is {told}",
-                "a cell is a number: give categories a number each, fill what is empty, or name the columns that are "
-                "read by fields",
+                "a cell is a number: give categories a number each, fill what is empty, or name those that are read: "
+                "columns",
             )
     raise UsageError(f"{path}: column {name} holds numbers of another form", "write them as 12, 0.5 or 1e-3")
 

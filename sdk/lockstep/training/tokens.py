@@ -16,17 +16,27 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lockstep.base.files import open_regular, remove_unlocked, sync_folder, written_alone
 from lockstep.base.settings import cache_directory
 from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
-from lockstep.storage.dataset import CONTROLS, MAX_DATASET_BYTES, MAX_TOKENIZER_BYTES, SIDES, Dataset, Recipe
+from lockstep.storage.dataset import (
+    CONTROLS,
+    MAPPED_BYTES,
+    MAX_DATASET_BYTES,
+    MAX_TOKENIZER_BYTES,
+    SIDES,
+    Dataset,
+    Recipe,
+)
 from lockstep.training.data import EXCERPT_BYTES, HELD_OUT_FRACTION, SEPARATOR, windows_of_tokens
 from lockstep.training.texts import FIELD, Source, refuse_zeros, sources_of
 
@@ -199,7 +209,8 @@ def token_dataset(
         )
     if stride not in (0, row_tokens):
         tokens = np.memmap(path, _WORD, "r", shape=(count,))
-        return replace(windows_of_tokens(tokens, tokenizer.vocabulary, row_tokens, stride), recipe=recipe)
+        kept = partial(_mapped, path.with_name(f"{path.stem}.{row_tokens}.{stride}{path.suffix}"))
+        return replace(windows_of_tokens(tokens, tokenizer.vocabulary, row_tokens, stride, kept), recipe=recipe)
     words = np.memmap(path, _WORD, "r", shape=(rows, row_tokens))
     return Dataset(words, tokenizer.vocabulary, recipe)
 
@@ -276,9 +287,23 @@ def _whole(held: bytes) -> int:
     return len(held)
 
 
+def _mapped(path: Path, rows: NDArray[Any]) -> NDArray[Any]:
+    """Returns rows one after the other: of a file that is mapped, if they are many."""
+    if rows.size * _WORD.itemsize < MAPPED_BYTES:
+        return np.ascontiguousarray(rows)
+    if not path.is_file():
+        each = max(1, READ_BYTES // rows.shape[1])
+        _make(path, (rows[first : first + each].tobytes() for first in range(0, len(rows), each)))
+    return np.memmap(path, _WORD, "r", shape=rows.shape)
+
+
 def _write(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], recipe: Recipe) -> None:
-    """Makes the file of tokens, whole or not at all; of several processes that need it, one makes it."""
     separator = tokenizer.separator(recipe.separator)
+    _make(path, (np.asarray(each, _WORD).tobytes() for each in _tokens(tokenizer, sources, separator, recipe)))
+
+
+def _make(path: Path, parts: Iterable[bytes]) -> None:
+    """Makes a file of tokens, whole or not at all; of several processes that need it, one makes it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         part = path.with_suffix(PART)
@@ -288,8 +313,8 @@ def _write(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], recipe: 
             if path.is_file():
                 part.unlink()
                 return
-            for tokens in _tokens(tokenizer, sources, separator, recipe):
-                file.write(np.asarray(tokens, _WORD).tobytes())
+            for data in parts:
+                file.write(data)
             file.flush()
             os.fsync(file.fileno())
             # INVARIANT: the name is given to a whole file alone.

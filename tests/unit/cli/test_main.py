@@ -28,7 +28,7 @@ COMMANDS = [
     *(("local", verb) for verb in ("up", "down", "status", "forward")),
     *(("contracts", verb) for verb in ("deploy", "verify", "addresses")),
     ("demo",), ("doctor",), ("replay",), ("schema",), ("trust",), ("key", "new"), ("key", "show"),
-    *(("dataset", verb) for verb in ("build", "verify")),
+    *(("dataset", verb) for verb in ("build", "pack", "show", "verify")),
     *(("dispute", verb) for verb in ("list", "show", "tree", "check", "watch")),
     *(("dispute", verb) for verb in ("open", "respond", "prove", "resolve", "defend")),
     *(("train", verb) for verb in ("init", "quote", "run", "resume", "list", "status", "watch", "metrics", "pull")),

@@ -18,12 +18,14 @@ from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.protocol.market.prices import stake_floor
 from lockstep.protocol.types import Wei
 from lockstep.tracing.arithmetic import Arithmetic
+from lockstep.training.checking import check
 from lockstep.training.describe import KEYS, TEXT_MODELS, Evaluation, Tokens, job_of
 from lockstep.training.export import save_model
 from lockstep.training.job import Batch
 from lockstep.training.metrics import rows_of
 from lockstep.training.models import GPT, MODELS, GPTConfig, LoRAConfig, describe
 from lockstep.training.parameters import Layout, initial_parameters, layout_of
+from lockstep.training.rehearsal import Rehearsal
 from lockstep.training.strategies.base import Shards, Transformation
 from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 
@@ -391,3 +393,77 @@ def test_terms_that_say_a_thing_twice_or_break_a_floor_are_refused(folder: Path)
         with pytest.raises(UsageError, match=named) as refused:
             job_of(described(**changes), folder, weights=False)
         assert refused.value.hint
+
+
+LINE = """
+from torch import nn
+
+from lockstep.training.job import Batch
+
+def loss(model, x, y):
+    return ((model(x).squeeze(-1) - y) ** 2).mean()
+
+def make():
+    return nn.Linear(2, 1), loss, Batch(rows=4, row_length=3)
+"""
+
+
+def brought(folder: Path, **changes: Any) -> dict[str, Any]:
+    """The description of a line through a table of numbers."""
+    (folder / "net.py").write_text(LINE)
+    rows = "".join(f"{k / 8},{-k},{k * 0.5}\n" for k in range(40))
+    (folder / "t.csv").write_text("a,b,y\n" + rows)
+    data = {"path": "t.csv", "columns": {"x": ["a", "b"], "y": "y"}, "held_out": 4}
+    return {"model": "net.py:make", "data": data, "rounds": 1, "slots": 2, "min_slots": 1, **changes}
+
+
+def test_a_file_of_numbers_is_described_by_its_columns(folder: Path) -> None:
+    job = job_of(brought(folder), folder)
+    assert str(job.dataset.form) == "x float32[2], y float32[]"
+    assert (job.dataset.row_count, job.dataset.row_tokens) == (30, 3)
+
+
+@pytest.mark.slow
+def test_windows_of_a_text_overlap_by_a_stride(folder: Path) -> None:
+    plain, strided = (job_of(described(**more), folder) for more in ({}, {"stride": 1}))
+    assert plain.dataset.form is None
+    windows = strided.dataset.form.windows
+    assert (windows.length, windows.stride) == (17, 1)
+    assert strided.dataset.rows.size <= 3 * plain.dataset.rows.size
+    assert (strided.dataset.rows[0, :17] == plain.dataset.rows[0]).all()
+    assert job_of(described(stride=17), folder).dataset.root == plain.dataset.root, "the rows that there were"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"texts": "texts"}, "texts beside"), ({"model": MODEL}, "without a model of its own"),
+        ({"data": {"path": "none.csv"}}, "there is no"), ({"data": {}}, "names no path"),
+        ({"data": {"path": "t.csv", "colums": {}}}, "colums"), ({"data": {"path": 3}}, "data.path is 3"),
+        ({"data": {"path": "t.csv", "columns": {"x": "z"}}}, "no column 'z'"), ({"data": "t.csv"}, "data is 't.csv'"),
+        ({"data": {"path": "t.csv"}}, "the rows have a, b, y"),
+        ({"data": {"path": "t.csv", "held_out": 1}}, "held_out"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_of_numbers_is_told(folder: Path, changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        job_of(brought(folder, **changes), folder)
+
+
+@pytest.mark.slow
+def test_a_model_is_checked_and_evaluated_on_a_file_of_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = brought(folder)
+    monkeypatch.chdir(folder)
+    found = check("net.py:make", described=given)
+    assert (found.rows, found.differs, found.trial.precision) == (30, False, "float64")
+    rehearsal = Rehearsal(job_of(given, folder))
+    state = rehearsal.next(rehearsal.first())
+    parts = (state.checkpoint.shared, rehearsal.job.parameters, rehearsal.job.model, rehearsal.job.programs.step.consts)
+    save_model(folder / "pulled", *parts)
+    evaluation = {"model": "pulled", "code": "net.py:make", "batches": 50}
+    job = job_of({"data": given["data"], "evaluation": evaluation}, folder)
+    assert job.dataset.row_count == 10, "the rows that training has not seen"
+    assert str(job.dataset.form) == "x float32[2], y float32[]"
+    with pytest.raises(UsageError, match="no rows are held out"):
+        job_of({"data": {**given["data"], "held_out": 0}, "evaluation": evaluation}, folder)

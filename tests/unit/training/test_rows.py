@@ -20,7 +20,7 @@ from lockstep.numerics.reference import Operands, Rows
 from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.dataset import Dataset
-from lockstep.storage.fields import unpacked
+from lockstep.storage.fields import BITS, unpacked
 from lockstep.tracing import draw, random_words, trace
 from lockstep.training.baseline import Sample
 from lockstep.training.evaluation import evaluation_job
@@ -74,6 +74,32 @@ def test_a_program_reads_what_eager_torch_reads(data: Dataset) -> None:
     for own, other in zip(found, due, strict=False):
         assert own is not None
         assert own.tobytes() == other.tobytes()
+
+
+def any_data(seed: int) -> Dataset:
+    """Some fields of some types and shapes, read whole or in windows."""
+    rng = np.random.default_rng(seed)
+    count, fields = int(rng.integers(1, 60)), {}
+    for k in range(int(rng.integers(1, 5))):
+        dtype = str(rng.choice(sorted(BITS)))
+        shape = tuple(int(n) for n in rng.integers(1, 5, int(rng.integers(0, 4))))
+        words = rng.integers(0, 1 << 32, (count, *shape), np.uint32)
+        cast = words.view(np.int32) if dtype == "int64" else words
+        fields[f"f{k}"] = words.view(np.float32) if dtype == "float32" else cast.astype(dtype)
+    if rng.integers(2) and count > 3:
+        return windows(fields, length=int(rng.integers(1, count)), stride=int(rng.integers(1, 4)))
+    return dataset_of(tuple(fields.values()) if rng.integers(2) else fields)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_a_program_reads_any_fields_as_eager_torch_does(seed: int) -> None:
+    data = any_data(seed)
+    batch = Batch(rows=1 + seed % 7).of(data)
+    program = read_program(data, batch)
+    state: list[Any] = [np.zeros(1, np.float32), *[None] * (len(program.inputs) - 1)]
+    found = [f for f in paths.compile(program).run(state, CONTEXT, data.rows) if f is not None]
+    assert [f.tobytes() for f in found] == [d.tobytes() for d in eager_words(data, batch, CONTEXT)]
 
 
 def test_the_seed_chooses_every_window_of_a_text() -> None:
@@ -148,6 +174,19 @@ PAIRS = (np.arange(6.0).reshape(3, 2), np.array([1, 0, 2]))
 Pair = namedtuple("Pair", "x y")
 
 
+class Column:
+    """A column of a table of pandas."""
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self.to_numpy = lambda: values
+
+
+class Frame(dict[str, Column]):
+    """A table as pandas has it."""
+
+    columns, to_numpy = ("x", "y"), None
+
+
 class Items:
     """Rows one by one, as of `torch.utils.data.Dataset`."""
 
@@ -159,7 +198,7 @@ class Items:
 
 
 @pytest.mark.parametrize("data", [
-    PAIRS, TensorDataset(*map(torch.from_numpy, PAIRS)), Items(), Pair(*PAIRS), {"x": PAIRS[0], "y": PAIRS[1]},
+    PAIRS, Frame(x=Column(PAIRS[0]), y=Column(PAIRS[1])), TensorDataset(*map(torch.from_numpy, PAIRS)), Items(), Pair(*PAIRS), {"x": PAIRS[0], "y": PAIRS[1]},
     [{"x": x.tolist(), "y": y} for x, y in zip(*PAIRS, strict=True)], {"x": list(PAIRS[0]), "y": [1, 0, 2]},
 ], ids=lambda d: type(d).__name__)  # fmt: skip
 def test_data_as_people_have_it_become_fields(data: Any) -> None:
@@ -240,6 +279,9 @@ def test_losses_that_fit_no_fields_are_refused_by_name() -> None:
         build(lambda model, batch: batch["z"].mean())
     with pytest.raises(LoweringError, match=r"rows of fields as one tensor at test_rows\.py:"):
         build(lambda model, batch: batch[:, 1].mean())
+    plain = partial(build_programs, Line(), strategy=diloco.Spec(), batch=Batch(rows=4), rounds=1, slots=2)
+    with pytest.raises(UsageError, match="a row is one tensor"):
+        plain(of_names)
     with pytest.raises(UsageError, match="no loss"):
         training_job(Line(), diloco.Spec(), dataset, batch=Batch(rows=4), rounds=1, slots=2, min_slots=1)
 

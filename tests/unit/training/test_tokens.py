@@ -380,3 +380,25 @@ def test_source_of_a_single_file_is_not_split(tmp_path: Path) -> None:
         documents_of(tmp_path / "one.txt", HELD_OUT)
     with pytest.raises(UsageError, match=r"no \*\.txt"):
         documents_of(tmp_path / "none", TRAIN)
+
+
+def test_windows_that_overlap_are_mapped_if_they_are_many_and_anybody_makes_them_again(
+    texts: Path, bytelevel: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, sources = Recipe(bytelevel, side=ALL), documents_of(texts, ALL)
+    small = token_dataset(sources, recipe, row_tokens=9, stride=2, folder=tmp_path)
+    monkeypatch.setattr(tokens, "MAPPED_BYTES", 100)
+    large = token_dataset(sources, recipe, row_tokens=9, stride=2, folder=tmp_path)
+    assert isinstance(large.rows.base, np.memmap) or isinstance(large.rows, np.memmap)
+    assert (small.root, small.form) == (large.root, large.form)
+    store = DirectoryStore(tmp_path / "store")
+    loaded = load_dataset(store, store_dataset(store, large), root=small.root)
+    assert loaded.form == small.form
+    tokens.verify(loaded, texts, recipe, tmp_path)
+    disjoint = token_dataset(sources, recipe, row_tokens=9, folder=tmp_path)
+    starts = [
+        small.rows[k, 2 * w : 2 * w + 9].tobytes()
+        for k in range(len(small.rows))
+        for w in range(small.form.windows.count)
+    ]
+    assert set(starts) >= {row.tobytes() for row in disjoint.rows[:-10:2]}
