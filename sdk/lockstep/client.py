@@ -229,10 +229,9 @@ class Network:
             return JobHandle(self, job)
         held = token.balance_of(owner)
         if held < quote.debit:
+            has, pays, lends = (tokens(amount, currency=self.currency) for amount in (held, escrow, quote.deposit))
             raise FundsError(
-                "{} holds {}; escrow {}, deposit {}".format(
-                    owner, *(tokens(amount, currency=self.currency) for amount in (held, escrow, quote.deposit))
-                ),
+                f"{owner} holds {has}; escrow {pays}, deposit {lends}",
                 hint="send the account more; the deposit comes back when the job is done",
             )
         _store_parts(self.store, quote)
