@@ -40,6 +40,7 @@ from lockstep.execution.quoting import SECONDS, Figures, figures_of
 from lockstep.execution.rates import price_of, slot_operations
 from lockstep.market.ledger import UNSEALED, Ledger, ledger_of
 from lockstep.numerics.validate import check_programs
+from lockstep.presets import DECIMALS
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
 from lockstep.protocol.jobs import (
     NO_STATE,
@@ -78,6 +79,8 @@ if TYPE_CHECKING:
 
 PERMIT_SECONDS = 3600
 POLL_SECONDS = 0.5
+DEAR = 10**6
+"""Tokens from which a slot's price is a sign of terms in another token's decimals."""
 SHOWN = 8
 """Digits of an id, and lines, in a notebook."""
 
@@ -211,6 +214,13 @@ class Network:
         )
         # INVARIANT: no more leaves a requester's account than its budget.
         if quote.debit > budget:
+            decimals = self.currency.decimals
+            if decimals != DECIMALS and quote.params.role.slot_price >= DEAR * self.currency.unit:
+                raise BudgetExceeded(
+                    f"the job takes {debit}, the budget is {budgeted}: its terms count {DECIMALS} decimals, and the "
+                    f"market's token has {decimals}",
+                    hint=f"scale them: terms=LOCAL.in_decimals({decimals})",
+                )
             raise BudgetExceeded(
                 f"the job takes {debit} (escrow {escrow}, deposit {deposit}), the budget is {budgeted}",
                 hint="raise the budget, or ask for fewer rounds or slots; the deposit comes back when the job is done",
@@ -229,10 +239,9 @@ class Network:
             return JobHandle(self, job)
         held = token.balance_of(owner)
         if held < quote.debit:
+            has, pays, lends = (tokens(amount, currency=self.currency) for amount in (held, escrow, quote.deposit))
             raise FundsError(
-                "{} holds {}; escrow {}, deposit {}".format(
-                    owner, *(tokens(amount, currency=self.currency) for amount in (held, escrow, quote.deposit))
-                ),
+                f"{owner} holds {has}; escrow {pays}, deposit {lends}",
                 hint="send the account more; the deposit comes back when the job is done",
             )
         _store_parts(self.store, quote)

@@ -6,7 +6,7 @@ The differences are marked; everything else is the job's own (models, data, sche
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from lockstep.economics import offer
 from lockstep.protocol.errors import UsageError
@@ -105,7 +105,7 @@ class Terms:
             return self
         kinds = get_type_hints(Terms)
         held = {name: value for name, value in vars(self).items() if kinds[name] is Wei}
-        found = {name: Wei(ceil_div(value * 10**decimals, TOKEN)) for name, value in held.items()}
+        found: dict[str, Any] = {name: Wei(ceil_div(value * 10**decimals, TOKEN)) for name, value in held.items()}
         # INVARIANT: whatever is bid, a job meets the market's floors (JobRules).
         if self.witnesses:
             floor = witness_floor(found["witness_fee"], self.max_lead)

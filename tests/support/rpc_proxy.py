@@ -74,6 +74,8 @@ class RpcProxy:
         """Whether it lies about the hash of every block."""
         self.terse = False
         """Whether it speaks as a node of a Clique chain behind a sparing provider (`_terse`)."""
+        self.no_state: dict[str, Any] | None = None
+        """The error that it answers to a call on a block by its number; None: the truth."""
         self.pending = 0
         """Calls on a pending block that it does not have."""
         self.refused = 0
@@ -166,6 +168,8 @@ class RpcProxy:
         if self.terse and method == "eth_call" and question["params"][1] == "pending":
             self.pending += 1
             return _error(question, INVALID, "pending block is not available")
+        if self.no_state and method == "eth_call" and question["params"][1].startswith("0x"):
+            return json.dumps({"jsonrpc": "2.0", "id": question["id"], "error": self.no_state}).encode()
         if method != "eth_getLogs":
             return None
         asked = question["params"][0]

@@ -16,6 +16,7 @@ import pytest
 from web3.types import RPCEndpoint
 
 import lockstep
+from lockstep.base.amounts import Currency
 from lockstep.chain.deployment import deploy
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network, connect
@@ -76,6 +77,20 @@ def test_a_part_that_no_party_would_read_is_refused_by_the_quote(net: Network, m
     monkeypatch.setattr("lockstep.client.MAX_PROGRAM_BYTES", largest - 1)
     with pytest.raises(UsageError, match=f"the step Program has {largest} bytes"):
         net.quote(job)
+
+
+def test_terms_of_another_token_are_told_apart_from_a_small_budget(
+    net: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net.contracts.token, "_currency", Currency("USDC", 6))
+    job = toyjob.training_job()
+    with pytest.raises(BudgetExceeded, match="budget is 9 USDC") as told:
+        net.submit(net.quote(job), budget=Wei(9 * net.currency.unit))
+    assert "terms=LOCAL.in_decimals(6)" in told.value.hint
+    scaled = replace(job, terms=job.terms.in_decimals(6))
+    with pytest.raises(BudgetExceeded, match="budget is 1 USDC") as small:
+        net.submit(net.quote(scaled), budget=Wei(net.currency.unit))
+    assert "raise the budget" in small.value.hint
 
 
 def test_weights_that_changed_since_the_quote_open_no_job(net: Network) -> None:

@@ -107,10 +107,9 @@ def amount_of(text: str, name: str = "amount", *, least: int = 1, currency: Curr
         int(whole) if unit == "wei" else int(whole) * currency.unit + int(fraction.ljust(currency.decimals, "0") or 0)
     )
     if not least <= value <= _LARGEST:
-        bound = tokens(least, currency=currency) if value < least else tokens(_LARGEST, 6, currency)
-        raise UsageError(
-            f"{name} is {text!r}, which is out of range", hint=f"at {'least' if value < least else 'most'} {bound}"
-        )
+        low, high = tokens(least, currency=currency), tokens(_LARGEST, 6, currency)
+        bound = f"at least {low}" if value < least else f"at most {high}"
+        raise UsageError(f"{name} is {text!r}, which is out of range", hint=bound)
     return Wei(value)
 
 

@@ -72,6 +72,11 @@ TROUBLE_WORDS = (
     "syncing", "no backend", "bad gateway",
 )  # fmt: skip
 """Words with which nodes report a temporary failure to read; another node, or the same one later, can answer."""
+HISTORY_WORDS = frozenset({
+    "missing trie node", "block out of range", "blockoutofrange", "historical state", "state is not available",
+    "state not available", "pruned",
+})  # fmt: skip
+"""Words among these with which nodes report that they no longer keep the state of a block."""
 CODE_WORDS = ("revert", "vm exception", "evm error", "opcode", "jump", "stack", "gas")
 """Words with which nodes report that the called code failed, and not the node."""
 NAMED = ("safe", "finalized")
@@ -432,10 +437,16 @@ def _provider_class() -> Any:
 
         def _unreachable(self, failures: Sequence[tuple[Endpoint, Failure]]) -> Unreachable:
             told = ", ".join(f"{each.name} ({failure})" for each, failure in failures)
-            error = Unreachable(
-                f"the chain's RPC at {told} does not answer",
-                "start the node or check the URL; nothing is lost, what was sent is in the outbox",
-            )
+            if all(str(failure) in HISTORY_WORDS for _, failure in failures):
+                error = Unreachable(
+                    f"the chain's RPC at {told} does not keep the state of the block that is asked for",
+                    "use an archive node; a local market keeps the latest states, and none of before its last start",
+                )
+            else:
+                error = Unreachable(
+                    f"the chain's RPC at {told} does not answer",
+                    "start the node or check the URL; nothing is lost, what was sent is in the outbox",
+                )
             error.__cause__ = failures[-1][1]
             error.__suppress_context__ = True
             return error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.chain import reverts
 from lockstep.chain.contracts import Call, revert_data
 from lockstep.chain.rpc import KNOWN_WORDS
-from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater
+from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater, Unreachable
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -170,6 +170,12 @@ class Wire:
                 return reverts.decode(revert_data(failure))
             except Web3RPCError as failure:
                 return _rejected(failure)
+            except Unreachable as error:
+                # A block's state is kept for a while only; that it reverted is known all the same.
+                return ChainError(
+                    f"{row['label']} reverted in block {block}, and the reason cannot be read: {error.message}",
+                    error.hint,
+                )
         return ChainError(
             f"{row['label']} reverted in block {block}", "another transaction of the same block came first: look again"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lockstep.base.amounts import COIN, tokens
+from lockstep.base.amounts import COIN, TEST_TOKEN, tokens
 from lockstep.base.durations import seconds_of
 from lockstep.base.lines import say
 from lockstep.base.networks import config_folder
@@ -73,6 +73,7 @@ def deploy(
         _show_costs(fees, profile_named(fees, **wei), dict(measured()["deployment"]), coin_price, as_json)
         return
     from lockstep.chain import deploying
+    from lockstep.chain.contracts import Token
     from lockstep.chain.keys import KEYSTORE, load_account
     from lockstep.chain.rpc import connect
     from lockstep.runtime.guard import lock
@@ -88,7 +89,9 @@ def deploy(
     file = Path(settings.deployment).expanduser()
     with lock.held(settings.home_dir, "deployment"):
         account = load_account(settings.home_dir / KEYSTORE, settings.password())
-        confirm(f"Deploy to chain {w3.eth.chain_id} as {account.address}?", yes or as_json)
+        currency = TEST_TOKEN if wanted.token is None else Token(w3, wanted.token).currency
+        coin = f"stakes and pay in {currency.symbol}, a token of {currency.decimals} decimals"
+        confirm(f"Deploy to chain {w3.eth.chain_id} as {account.address}, {coin}?", yes or as_json)
 
         def told(each: Creation, mined: bool) -> None:
             if not as_json:
@@ -99,7 +102,7 @@ def deploy(
         )
     data = {**asdict(addresses), "deployment": str(file), "resumed": before > 0}
     named = os.environ.get(f"LOCKSTEP_{NETWORK.upper()}")
-    lines = [f"chain {addresses.chain_id}, block {addresses.block}: {file}"]
+    lines = [f"chain {addresses.chain_id}, block {addresses.block}: {file}", coin]
     if not named:
         lines.append(
             f"to name it, write into {config_folder() / 'networks.toml'}:\n"

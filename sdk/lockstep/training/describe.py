@@ -442,7 +442,7 @@ def _refuse_many(count: int, name: str) -> None:
 
 @dataclass(frozen=True)
 class _TextModel:
-    """What the rows of a model that reads text are bounded by."""
+    """The bounds on the rows of a model that reads text."""
 
     row_length: int
     vocabulary: int

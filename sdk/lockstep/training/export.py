@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MODEL_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-"""Where a model in shards lists them."""
+"""The list of a model's shards."""
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "config.json"
 _CONFIG = mapping(anything)

@@ -15,8 +15,9 @@ from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import create_address
 from lockstep.chain.devnet import CHAIN_ID, Devnet, Local, deploy, find_anvil, key_of
-from lockstep.protocol.errors import ChainError, DoctorError, NotFoundError, UsageError
-from lockstep.protocol.types import Seconds
+from lockstep.chain.outbox import Outbox
+from lockstep.protocol.errors import ChainError, DoctorError, NotFoundError, Unreachable, UsageError
+from lockstep.protocol.types import Address, Seconds, Wei
 from tests.support.waiting import wait
 
 pytestmark = pytest.mark.chain
@@ -74,7 +75,11 @@ def test_state_survives_kill_and_restart(tmp_path: Path) -> None:
 def test_a_stopped_chain_keeps_its_last_block_in_a_bounded_file_and_half_a_write_is_dropped(tmp_path: Path) -> None:
     state, half = tmp_path / "state.json", tmp_path / ".state.json.1-00000000"
     with Devnet(tmp_path, seed=1, block_seconds=0, keep_state=True) as chain:
-        addresses = deploy(chain.w3, chain.account("deployer"))
+        account = chain.account("deployer")
+        addresses = deploy(chain.w3, account)
+        outbox = Outbox(tmp_path / "outbox.sqlite", chain.w3, account)
+        minted = outbox.send(Contracts.at(chain.w3, addresses).token.mint(Address(account.address), Wei(7)), "mint")
+        outbox.close()
         chain.mine(600)
         last = chain.w3.eth.block_number
     assert state.stat().st_size < 600 * 10_000, "not every block's state"
@@ -82,7 +87,13 @@ def test_a_stopped_chain_keeps_its_last_block_in_a_bounded_file_and_half_a_write
     with Devnet(tmp_path, seed=1, block_seconds=0, keep_state=True) as again:
         assert not half.exists()
         assert again.w3.eth.block_number == last
-        assert Contracts.at(again.w3, addresses).vault.unbond_seconds() > 0
+        token = Contracts.at(again.w3, addresses).token
+        assert token.balance_of(Address(account.address)) == 7
+        # Blocks, receipts and logs of before are there; states are not.
+        assert again.w3.eth.get_transaction_receipt(minted.transaction)["blockNumber"] == minted.block
+        assert len(again.w3.eth.get_logs({"address": addresses.token, "fromBlock": 0, "toBlock": "latest"})) == 1
+        with pytest.raises(Unreachable, match="does not keep the state of the block"):
+            token.read("balanceOf", account.address, block=minted.block)
 
 
 @pytest.mark.slow

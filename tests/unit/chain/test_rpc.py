@@ -449,6 +449,25 @@ def test_a_receipt_without_a_price_is_one(
     assert (outbox.wait("mint").succeeded, outbox.wait("mint").gas_price) == (True, 0)
 
 
+def test_a_state_that_no_endpoint_keeps_is_called_so_and_a_revert_in_it_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "WAIT_SECONDS", (0.01, 0.05))
+    gone = {"code": -32602, "message": "BlockOutOfRangeError: block height is 9 but requested was 3"}
+    with MemoryDevnet() as chain, RpcProxy(chain.url) as proxy:
+        account, w3 = chain.account("x"), connect(proxy.url)
+        contracts = Contracts.at(w3, deploy(chain.w3, account))
+        outbox = Outbox(tmp_path / "outbox.db", w3, account)
+        outbox.submit(contracts.vault.request_unbond(Wei(1)), "no stake", check=False)
+        assert outbox.receipt("no stake")
+        proxy.no_state = gone
+        with pytest.raises(Unreachable, match="does not keep the state of the block") as told:
+            contracts.market.job(JobId(bytes(32)), 3)
+        assert "local market" in told.value.hint
+        with pytest.raises(ChainError, match=r"requestUnbond reverted in block .*does not keep the state"):
+            outbox.wait("no stake")
+
+
 def test_a_call_is_simulated_on_the_latest_block_where_a_provider_has_no_pending_one(tmp_path: Path) -> None:
     with MemoryDevnet() as chain, RpcProxy(chain.url) as proxy:
         proxy.terse = True

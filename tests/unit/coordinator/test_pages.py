@@ -24,6 +24,7 @@ from coordinator.models import AccountRow, ClaimRow, CursorRow, EventRow, FlowRo
 from coordinator.projections import claim_id_hex
 from coordinator.rates import RequestRates
 from coordinator.schema import ChainOut
+from lockstep.base.amounts import Currency
 from lockstep.disputes.progress import DisputeReader
 from lockstep.protocol.types import Address, GameId
 from tests.support import servers
@@ -310,6 +311,16 @@ def test_a_loss_is_shown_to_the_last_bit(market: Market) -> None:
         assert repr(point["loss"]) in shown
     assert [p["step"] for p in points] == [20 * i for i in range(len(points))]
     assert [int(p["cost"]) for p in points] == sorted(int(p["cost"]) for p in points)
+
+
+def test_amounts_and_the_axis_of_cost_are_of_the_market_s_token(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.base.amounts._of_market", Currency("USDC", 6))
+    shown = market.text(f"/runs/{LONG}?x=cost&before=19")
+    assert 'data-name="USDC paid" data-unit="1000000"' in shown
+    assert " USDC" in shown
+    assert "LST" not in shown
 
 
 def test_a_loss_of_a_merge_that_fell_is_not_shown(market: Market) -> None:
