@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,15 +65,20 @@ def loss_at(
 ) -> Tensor:
     """The loss of the model with these parameters, by name; the rest of the model is constant.
 
-    The loss gets the model itself, in which they stand for the call: its methods, parts and attributes are there.
+    Complex parameters are given, and differentiated, as their real view. The loss gets the model itself, in which they stand for the call: its methods, parts and attributes are there.
     `written` are the buffers, f32 by name, that a call may write: each call of the model starts from what the last one
     left, and the last one's are there afterwards. Raises LoweringError if a call, while traced, replaces any other
     buffer by what it computes: that would be lost.
     """
     with bare(model) as own, naming(own):
         buffers = dict(own.named_buffers())
+        pairs = [name for name, p in own.named_parameters(remove_duplicate=False) if p.is_complex()]
         state = {**parameters, **frozen_parameters(own), **buffers}
-        with _reparametrize_module(own, state, tie_weights=True), _Written(own, written or {}, buffers) as statistics:
+        with (
+            _reparametrize_module(own, state, tie_weights=True),
+            _complex(own, pairs),
+            _Written(own, written or {}, buffers) as statistics,
+        ):
             value = loss(own, rows)
             after = dict(own.named_buffers())
         if written is not None:
@@ -89,6 +95,22 @@ def loss_at(
             hint="only batch norms' statistics are: call model.eval(), or leave the buffer out",
         )
     return value
+
+
+@contextmanager
+def _complex(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """Parameters that stand as real views are complex for the call: a pair while it is traced."""
+    placed = []
+    for name in names:
+        path, _, own = name.rpartition(".")
+        held = model.get_submodule(path)._parameters
+        placed.append((held, own, held[own]))
+        held[own] = torch.view_as_complex(held[own])  # type: ignore[arg-type, assignment]
+    try:
+        yield
+    finally:
+        for held, own, real in placed:
+            held[own] = real
 
 
 class _Written:

@@ -58,6 +58,8 @@ class Parameter:
     """Elements before it in its shard."""
     shape: tuple[int, ...]
     shard: int = 0
+    is_complex: bool = False
+    """True: complex numbers; the last axis of its shape has the real and the imaginary part."""
 
     @property
     def elements(self) -> int:
@@ -163,7 +165,13 @@ class Layout:
         """`parameters` of a job's spec: {name, offset, shape} each, and which tensor if there is more than one."""
         several = len(self.held) > 1
         return [
-            {"name": p.name, "offset": p.offset, "shape": list(p.shape), **({"shard": p.shard} if several else {})}
+            {
+                "name": p.name,
+                "offset": p.offset,
+                "shape": list(p.shape),
+                **({"shard": p.shard} if several else {}),
+                **({"complex": True} if p.is_complex else {}),
+            }
             for p in (*self.parameters, *self.statistics)
         ]
 
@@ -183,7 +191,8 @@ def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> L
 
     Each goes into the first shard that has room for it. UsageError for one that no shard could hold.
     """
-    named = [(name, tuple(p.shape)) for name, p in named_parameters(model).items() if p.requires_grad]
+    trained = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
+    named = [(name, (*p.shape, 2) if p.is_complex() else tuple(p.shape)) for name, p in trained.items()]
     if not named:
         raise UsageError(f"{type(model).__name__} has nothing to train", "set requires_grad on at least one parameter")
     ordered = sorted(named, key=lambda item: prod(item[1]) % LEAF_ELEMENTS != 0)
@@ -199,7 +208,7 @@ def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> L
         shard = next((k for k, end in enumerate(ends) if end + prod(shape) <= shard_elements), len(ends))
         if shard == len(ends):
             ends.append(0)
-        places.append(Parameter(name, ends[shard], shape, shard))
+        places.append(Parameter(name, ends[shard], shape, shard, trained[name].is_complex()))
         ends[shard] += prod(shape)
     sizes = tuple(-(-end // LEAF_ELEMENTS) * LEAF_ELEMENTS for end in ends)
     statistics: list[Parameter] = []
@@ -237,16 +246,22 @@ def first_statistics(model: torch.nn.Module, layout: Layout) -> tuple[NDArray[np
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns the parameters that a model does not train, by name: constants of its step, other floats as float32."""
+    """Returns the parameters that a model does not train, by name: constants of its step, other floats as float32,
+    complex ones as their real view."""
     return {name: _in_float32(p) for name, p in named_parameters(model).items() if not p.requires_grad}
 
 
 def _in_float32(p: torch.Tensor) -> torch.Tensor:
-    if p.dtype == torch.float32 or not p.is_floating_point():
+    if p.dtype == torch.float32 or not (p.is_floating_point() or p.is_complex()):
         return p.detach()
     # While a function is traced, too, a constant is a tensor with values.
     with _disable_current_modes():
-        return p.detach().float()
+        return real_view(p.detach()).float()
+
+
+def real_view(x: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as a last axis of two parts, as torch's optimizers take them; anything else as it is."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def describe_frozen(model: torch.nn.Module, roots: Collection[str]) -> list[dict[str, Any]]:
@@ -256,9 +271,10 @@ def describe_frozen(model: torch.nn.Module, roots: Collection[str]) -> list[dict
     codes and scales along its last axis, whose values add up. UsageError for a parameter that is in no constant.
     """
     described = []
+    pairs = {name for name, p in named_parameters(model).items() if p.is_complex()}
     for name, p in frozen_parameters(model).items():
         values = p.contiguous().numpy().astype("<f4", copy=False)
-        head = {"name": name, "shape": list(p.shape)}
+        head = {"name": name, "shape": list(p.shape), **({"complex": True} if name in pairs else {})}
         root = _flat_root(F32, values)
         if root in roots:
             described.append({**head, "root": root})
@@ -301,7 +317,7 @@ def initial_parameters(model: torch.nn.Module, seed: int) -> NDArray[np.float32]
     if not hasattr(model, "initial_scale"):
         if any(p.is_meta for p in model.parameters()):
             raise UsageError(f"{type(model).__name__} has no weights to start from", "build it with its weights")
-        return layout.join({name: p.detach().float() for name, p in named_parameters(model).items()}).numpy()
+        return layout.join({name: real_view(p.detach()).float() for name, p in named_parameters(model).items()}).numpy()
     flat = np.zeros(layout.size, np.float32)
     for index, parameter in enumerate(layout.parameters):
         start = layout.start(parameter)
@@ -326,7 +342,8 @@ def _normal(seed: int, stream: int, count: int) -> NDArray[np.float32]:
 
 
 def tensors(layout: Layout, flat: NDArray[np.float32]) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, copy of its part) of every parameter."""
+    """(name, copy of its part) of every parameter, complex where it is."""
     for p in layout.parameters:
         start = layout.start(p)
-        yield p.name, torch.from_numpy(flat[start : start + p.elements].reshape(p.shape).copy())
+        part = torch.from_numpy(flat[start : start + p.elements].reshape(p.shape).copy())
+        yield p.name, torch.view_as_complex(part) if p.is_complex else part
