@@ -42,7 +42,7 @@ class KnownValues(TorchDispatchMode):
     """Follows the values of constants; one for each trace."""
 
     def __init__(self, place: Callable[[], str] = str, *, zeros_have_values: bool = False) -> None:
-        """`place`: of the user's line that is traced; `zeros_have_values`: tangents of zero are tensors as any other."""
+        """`place`: of the user's line that is traced. `zeros_have_values`: tangents of zero are usual tensors."""
         super().__init__()
         self._place_of = place
         self._zeros_have_values = zeros_have_values

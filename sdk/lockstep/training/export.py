@@ -281,7 +281,11 @@ def _safetensors(parts: Mapping[str, NDArray[Any]], metadata: Mapping[str, str])
     at = 0
     for name in sorted(parts):
         end = at + parts[name].nbytes
-        header[name] = {"dtype": "C64" if np.iscomplexobj(parts[name]) else "F32", "shape": list(parts[name].shape), "data_offsets": [at, end]}
+        header[name] = {
+            "dtype": "C64" if np.iscomplexobj(parts[name]) else "F32",
+            "shape": list(parts[name].shape),
+            "data_offsets": [at, end],
+        }
         at = end
     line = json.dumps(header, separators=(",", ":")).encode()
     line += b" " * (-len(line) % 8)

@@ -65,10 +65,10 @@ def loss_at(
 ) -> Tensor:
     """The loss of the model with these parameters, by name; the rest of the model is constant.
 
-    Complex parameters are given, and differentiated, as their real view. The loss gets the model itself, in which they stand for the call: its methods, parts and attributes are there.
-    `written` are the buffers, f32 by name, that a call may write: each call of the model starts from what the last one
-    left, and the last one's are there afterwards. Raises LoweringError if a call, while traced, replaces any other
-    buffer by what it computes: that would be lost.
+    Complex parameters are given, and differentiated, as their real view. The loss gets the model itself, in which they
+    stand for the call: its methods, parts and attributes are there. `written` are the buffers, f32 by name, that a call
+    may write: each call of the model starts from what the last one left, and the last one's are there afterwards.
+    Raises LoweringError if a call, while traced, replaces any other buffer by what it computes: that would be lost.
     """
     with bare(model) as own, naming(own):
         buffers = dict(own.named_buffers())

@@ -50,6 +50,7 @@ from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
 from lockstep.tracing.attributes import Attributes
 from lockstep.tracing.capture import warning_once
 from lockstep.tracing.functions import TRAINED
+from lockstep.tracing.host import counting_once
 from lockstep.training.aggregates.mean import Average
 from lockstep.training.gradients import gradient, loss_at
 from lockstep.training.losses import Loss, RandomLoss, bound
@@ -172,11 +173,12 @@ def build_programs(
     sent = [*(torch.empty(size, device="meta") for size in rules.sizes), *statistics]
     joined = sections.merge_state(flats, outer, [sent] * slots, torch.empty(slots, device="meta"))
     products = Products(arithmetic)
-    with attributes, warning_once():
-        stepped = trace(step, *start, products=products)
-        products.refuse_unused()
-        looking = traced_loss(looked, *start, products=products)
-    return TracedPrograms(stepped, trace(encode, *start), trace(merge, *joined), layout, sections, looking)
+    with counting_once():
+        with attributes, warning_once():
+            stepped = trace(step, *start, products=products)
+            products.refuse_unused()
+            looking = traced_loss(looked, *start, products=products)
+        return TracedPrograms(stepped, trace(encode, *start), trace(merge, *joined), layout, sections, looking)
 
 
 def traced_loss(value: Callable[..., list[Tensor | None]], *start: Tensor | None, **options: Any) -> Program:

@@ -42,7 +42,16 @@ def turned(x: torch.Tensor) -> torch.Tensor:
         lambda x: torch.fft.fft(pairs(x), dim=0).imag,
         lambda x: torch.view_as_real(F.linear(pairs(x), pairs(x.flip(0)), pairs(x * x)[:, 0])),
     ],
-    ids=["rotary", "a product", "times real numbers", "a constant table", "FNet", "transforms", "of complex numbers", "a layer"],
+    ids=[
+        "rotary",
+        "a product",
+        "times real numbers",
+        "a constant table",
+        "FNet",
+        "transforms",
+        "of complex numbers",
+        "a layer",
+    ],
 )
 def test_value_and_gradient_are_float64_s(case: Case) -> None:
     check(both(case), 4e-6)

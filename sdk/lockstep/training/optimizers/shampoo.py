@@ -1,8 +1,8 @@
 """Shampoo: the gradient between inverse roots of sums of its products (Gupta 2018, algorithm 1; Anil 2020).
 
-    L = beta2 L + (1 - beta2) G G'     R = beta2 R + (1 - beta2) G' G       sums where beta2 is 1
-    step = (L + epsilon |L| I)^(-1/4)  G  (R + epsilon |R| I)^(-1/4)
-    step = step |a| / |step|           a = g / sqrt(v), Adagrad's step by the sums or means of squares: grafting
+L = beta2 L + (1 - beta2) G G'     R = beta2 R + (1 - beta2) G' G       sums where beta2 is 1
+step = (L + epsilon |L| I)^(-1/4)  G  (R + epsilon |R| I)^(-1/4)
+step = step |a| / |step|           a = g / sqrt(v), Adagrad's step by the sums or means of squares: grafting
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Blockwise(Chained):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 2 <= self.block <= 1024:
-            raise UsageError(f"block is {self.block}", "2 to 1024: a step takes about block^3 operations for each block")
+            raise UsageError(
+                f"block is {self.block}", "2 to 1024: a step takes about block^3 operations for each block"
+            )
 
     def blocks(self, shape: tuple[int, ...]) -> Blocks | None:
         """The blocks of a parameter of a shape; None for a vector."""

@@ -1,8 +1,8 @@
 """SOAP: Adam in the eigenbasis of Shampoo's products (Vyas 2024, algorithm 3).
 
-    G' = QL' G QR     M' = QL' M QR     V = beta2 V + (1 - beta2) G'^2
-    step = QL (M' corrected / (sqrt(V) corrected + epsilon)) QR'
-    L = beta2 L + (1 - beta2) G G'      QL = qr(L QL), one step of the power iteration (algorithm 4); R likewise
+G' = QL' G QR     M' = QL' M QR     V = beta2 V + (1 - beta2) G'^2
+step = QL (M' corrected / (sqrt(V) corrected + epsilon)) QR'
+L = beta2 L + (1 - beta2) G G'      QL = qr(L QL), one step of the power iteration (algorithm 4); R likewise
 """
 
 from __future__ import annotations
