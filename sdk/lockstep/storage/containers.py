@@ -21,6 +21,7 @@ from lockstep.base.decoding import (
     Reader,
     anything,
     either,
+    flag,
     from_cbor,
     mapping,
     octets,
@@ -89,11 +90,18 @@ def _policy(value: Any, where: str) -> Mapping[str, Any]:
     return found
 
 
+def _complex(value: Any, where: str) -> bool:
+    """Reads the mark of a complex parameter. What is real has no such key: False would be a second encoding."""
+    if not flag(value, where):
+        raise Malformed(f"{where} is false")
+    return True
+
+
 _PARAMETER = either(
-    table({"name": text(), "offset": whole(0, U64), "shape": _SHAPE}, {"shard": whole(0, U32)}),
+    table({"name": text(), "offset": whole(0, U64), "shape": _SHAPE}, {"shard": whole(0, U32), "complex": _complex}),
     either(
-        table({"name": text(), "root": text(64), "shape": _SHAPE}),
-        table({"name": text(), "limbs": _limbs, "shape": _SHAPE}),
+        table({"name": text(), "root": text(64), "shape": _SHAPE}, {"complex": _complex}),
+        table({"name": text(), "limbs": _limbs, "shape": _SHAPE}, {"complex": _complex}),
     ),
 )
 _CID = text(128)

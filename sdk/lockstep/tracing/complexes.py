@@ -220,8 +220,10 @@ def operate(known: KnownValues, func: Any, name: str, args: Any, kwargs: Any) ->
         return OPERATIONS[name](*args, **kwargs)
     if name in _LINEAR:
         return _both(known, func or getattr(torch, name), args, kwargs)
+    if name == "linear":
+        return _linear(known, *args, **kwargs)
     if name in _PRODUCTS:
-        return _multilinear(known, getattr(F if name == "linear" else torch, name), args, kwargs)
+        return _multilinear(known, getattr(torch, name), args, kwargs)
     raise LoweringError(f"{name} of complex numbers", hint=_HINT)
 
 
@@ -262,6 +264,12 @@ def _multilinear(known: KnownValues, func: Any, args: Any, kwargs: Any) -> Compl
         else:
             sums[part] = sums[part] - term if turns >= 2 else sums[part] + term
     return ComplexPair(sums[0], sums[1], known)
+
+
+def _linear(known: KnownValues, x: Any, weight: Any, bias: Any = None) -> ComplexPair:
+    """x W' + b: a bias is no factor."""
+    product = _multilinear(known, F.linear, (x, weight), {})
+    return product if bias is None else add(product, bias)
 
 
 # --- arithmetic --------------------------------------------------------------------------------------------

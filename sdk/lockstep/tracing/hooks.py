@@ -29,6 +29,11 @@ def hooked(leaves: Mapping[str, torch.Tensor], named: Iterable[tuple[str, torch.
                 f"the parameter {name} has a hook that runs after its gradient is accumulated",
                 hint="a step has no .grad: change the gradient in register_hook, which is part of the Program",
             )
+        if p.is_complex() and p._backward_hooks:
+            raise UsageError(
+                f"the complex parameter {name} has a hook of its gradient",
+                hint="hold its real view, torch.view_as_real, as the parameter: its hooks get what a step computes",
+            )
         for hook in (p._backward_hooks or {}).values():
             leaves[name].register_hook(_Standing(name, hook, standing, leaves))
 

@@ -17,6 +17,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import compress
 from pathlib import Path
 from types import CodeType, FrameType
@@ -47,13 +48,48 @@ _STATES: dict[type, tuple[str, Callable[[Any], Any]]] = {
 """A generator's type to its name and what gives its state."""
 
 
+_COUNTED: ContextVar[list[Any] | None] = ContextVar("counted", default=None)
+
+
+@contextmanager
+def counting_once() -> Iterator[None]:
+    """Traces inside look for generators among all objects once, and afterwards among those that are new.
+
+    What was there stands outside of the collector until then (`gc.freeze`); where somebody else has put objects there,
+    every trace looks among all.
+    """
+    if _COUNTED.get() is not None or gc.get_freeze_count():
+        yield
+        return
+    token = _COUNTED.set([])
+    try:
+        yield
+    finally:
+        _COUNTED.reset(token)
+        gc.unfreeze()
+
+
+def _watched() -> list[Any]:
+    """The generators and caches of this process."""
+    counted = _COUNTED.get()
+    objects = gc.get_objects()
+    found = list(compress(objects, map({*_STATES, _CACHE}.__contains__, map(type, objects))))
+    del objects
+    if counted is None:
+        return found
+    if not counted:
+        counted += found
+        gc.freeze()
+        return found
+    known = set(map(id, counted))
+    return [*counted, *(x for x in found if id(x) not in known)]
+
+
 class HostDraws:
     """The generators of this process, watched; one for each trace."""
 
     def __init__(self) -> None:
-        objects = gc.get_objects()
-        watched = list(compress(objects, map({*_STATES, _CACHE}.__contains__, map(type, objects))))
-        del objects
+        watched = _watched()
         self.caches = [c for c in watched if type(c) is _CACHE]
         """Functions whose results are kept (`functools.lru_cache`)."""
         found = [g for g in watched if type(g) is not _CACHE]

@@ -51,7 +51,7 @@ class KnownValues(TorchDispatchMode):
         self, place: Callable[[], str] = str, origin: Callable[[], Origin] = Origin, *, zeros_have_values: bool = False
     ) -> None:
         """`place`: of the user's line that is traced; `origin`: the same, with its module; `zeros_have_values`:
-        tangents of zero are tensors as any other."""
+        tangents of zero are usual tensors."""
         super().__init__()
         self._place_of, self._origin_of = place, origin
         self.unkept: tuple[str, Origin] | None = None

@@ -60,6 +60,14 @@ class Unlowered:
         self.what = what
 
 
+_REWRITE = "rewrite this line with supported operations"
+_WAYS_OUT = {
+    "aten._dirichlet_grad": "a Dirichlet or Beta sample has a gradient as a share of Gamma samples: "
+    "g = torch.distributions.Gamma(concentration, 1.0).rsample(), then g / g.sum(-1, keepdim=True)"
+}
+"""The hint for an operation that has a way out of its own."""
+
+
 class Wide:
     """A constant of a dtype that no node has, for what is computed of it."""
 
@@ -200,7 +208,7 @@ class Lowering:
                 raise self.error(
                     node, "a number of Python that depends on data", "keep it a tensor: torch.where, .sum()"
                 )
-            raise self.error(node, "no rule lowers it", "rewrite this line with supported operations")
+            raise self.error(node, "no rule lowers it", _WAYS_OUT.get(_rule_name(node), _REWRITE))
         return found  # type: ignore[return-value]
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:

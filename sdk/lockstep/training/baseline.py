@@ -16,7 +16,7 @@ from lockstep.numerics.reference import drawn_row, philox
 from lockstep.training.job import Batch
 from lockstep.training.losses import Loss, Model, RandomLoss, Words, bound
 from lockstep.training.optimizers import AdamW
-from lockstep.training.parameters import Layout, Parameter, layout_of, tensors
+from lockstep.training.parameters import Layout, Parameter, layout_of, real_view, tensors
 from lockstep.training.wrappers import named_parameters
 
 
@@ -32,7 +32,7 @@ def load_parameters(model: nn.Module, flat: NDArray[np.float32]) -> nn.Module:
 def flat_parameters(model: nn.Module) -> NDArray[np.float32]:
     """The inverse of `load_parameters`."""
     layout: Layout = layout_of(model)
-    return layout.join({n: p.detach() for n, p in named_parameters(model).items()}).numpy()
+    return layout.join({n: real_view(p.detach()) for n, p in named_parameters(model).items()}).numpy()
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def save_model(
     tables = {const.root.hex(): np.frombuffer(const.data, "<f4") for const in constants}
     shards = shared if isinstance(shared, tuple) else (shared,)
     _require_bounded(parameters, sum(s.size for s in shards) + CODES * sum(t.size for t in tables.values()))
-    named = {str(p["name"]): _part(p, shards, tables) for p in parameters}
+    named = {str(p["name"]): _numbers(p, _part(p, shards, tables)) for p in parameters}
     try:
         written, parts = published(config, named)
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
@@ -239,6 +239,17 @@ def _require_bounded(parameters: Sequence[Mapping[str, Any]], held: int) -> None
         )
 
 
+def _numbers(parameter: Mapping[str, Any], values: NDArray[np.float32]) -> NDArray[Any]:
+    """The values, or the complex numbers whose parts are along their last axis."""
+    if not parameter.get("complex"):
+        return values
+    if not values.ndim or values.shape[-1] != 2:
+        raise PayloadInvalid(
+            f"parameter {parameter['name']} has an invalid shape", "the spec was not written by this library"
+        )
+    return np.ascontiguousarray(values).view(np.complex64)[..., 0]
+
+
 def _part(
     parameter: Mapping[str, Any], shards: Sequence[NDArray[np.float32]], tables: Mapping[str, NDArray[np.float32]]
 ) -> NDArray[np.float32]:
@@ -285,7 +296,7 @@ def _of_codes(
     return total.reshape(shape)
 
 
-def _safetensors(parts: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+def _safetensors(parts: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
     """A .safetensors file in pieces: the library would hold every tensor twice more.
 
     Its length, a JSON header of {dtype, shape, data_offsets}, the tensors in the order of their names
@@ -295,10 +306,15 @@ def _safetensors(parts: Mapping[str, NDArray[np.float32]], metadata: Mapping[str
     at = 0
     for name in sorted(parts):
         end = at + parts[name].nbytes
-        header[name] = {"dtype": "F32", "shape": list(parts[name].shape), "data_offsets": [at, end]}
+        header[name] = {
+            "dtype": "C64" if np.iscomplexobj(parts[name]) else "F32",
+            "shape": list(parts[name].shape),
+            "data_offsets": [at, end],
+        }
         at = end
     line = json.dumps(header, separators=(",", ":")).encode()
     line += b" " * (-len(line) % 8)
     yield len(line).to_bytes(8, "little") + line
     for name in sorted(parts):
-        yield np.ascontiguousarray(parts[name], "<f4").reshape(-1).view(np.uint8).data
+        form = "<c8" if np.iscomplexobj(parts[name]) else "<f4"
+        yield np.ascontiguousarray(parts[name], form).reshape(-1).view(np.uint8).data

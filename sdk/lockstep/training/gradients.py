@@ -12,7 +12,7 @@ from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.capture import RefusedEarlier, naming, origin_of
 from lockstep.tracing.hooks import hooked
 from lockstep.training.losses import Loss
-from lockstep.training.parameters import Layout, frozen_parameters
+from lockstep.training.parameters import Layout, complex_again, complex_parameters, frozen_parameters
 from lockstep.training.wrappers import bare, named_parameters
 from lockstep.training.written import WrittenState, cumulative, is_replaced, standing_in
 
@@ -61,15 +61,21 @@ def loss_at(
 ) -> Tensor:
     """The loss of the model with these parameters, by name; the rest of the model is constant.
 
-    The loss gets the model itself, in which they stand for the call: its methods, parts and attributes are there.
-    `written` are the buffers and frozen parameters, f32 by name, that a call may write: each starts from what the last
-    one left, and the last one's are there afterwards. Raises LoweringError if a call, while traced, replaces any other
-    by what it computes: that would be lost.
+    Complex parameters are given, and differentiated, as their real view. The loss gets the model itself, in which they
+    stand for the call: its methods, parts and attributes are there. `written` are the buffers and frozen parameters,
+    f32 by name, that a call may write: each starts from what the last one left, and the last one's are there
+    afterwards. Raises LoweringError if a call, while traced, replaces any other by what it computes: that would be
+    lost.
     """
     with bare(model) as own, naming(own), cumulative(own):
+        pairs = complex_parameters(own)
         held = {**frozen_parameters(own), **dict(own.named_buffers())}
         state = {**parameters, **held}
-        with _reparametrize_module(own, state, tie_weights=True), WrittenState(own, written or {}, held) as statistics:
+        with (
+            _reparametrize_module(own, state, tie_weights=True),
+            complex_again(own, pairs),
+            WrittenState(own, written or {}, held) as statistics,
+        ):
             value = loss(own, rows)
             after = standing_in(own)
         if written is not None:

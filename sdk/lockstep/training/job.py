@@ -51,6 +51,7 @@ from lockstep.tracing.arithmetic import FLOAT32, Arithmetic, Products
 from lockstep.tracing.attributes import Attributes
 from lockstep.tracing.capture import warning_once
 from lockstep.tracing.functions import TRAINED
+from lockstep.tracing.host import counting_once
 from lockstep.training.averages import AverageSpec, checked_decay
 from lockstep.training.gradients import gradient, loss_at
 from lockstep.training.losses import Loss, RandomLoss, bound
@@ -282,12 +283,14 @@ def _traced(
     sent = [*(torch.empty(size, device="meta") for size in rules.sizes), *statistics]
     joined = sections.merge_state(flats, [*outer, *averages], [sent] * slots, torch.empty(slots, device="meta"))
     products = Products(arithmetic)
-    with attributes:
-        stepped = trace(step, *start, products=products)
-        products.refuse_unused()
-        looking = traced_loss(looked, *start, products=products)
+    with counting_once():
+        with attributes:
+            stepped = trace(step, *start, products=products)
+            products.refuse_unused()
+            looking = traced_loss(looked, *start, products=products)
+        encoded, merged = trace(encode, *start), trace(merge, *joined)
     spec = AverageSpec(ema, len(outer), count) if ema else None
-    return TracedPrograms(stepped, trace(encode, *start), trace(merge, *joined), layout, sections, looking, spec)
+    return TracedPrograms(stepped, encoded, merged, layout, sections, looking, spec)
 
 
 def traced_loss(value: Callable[..., list[Tensor | None]], *start: Tensor | None, **options: Any) -> Program:

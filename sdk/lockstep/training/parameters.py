@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -69,6 +69,8 @@ class Parameter:
     shard: int = 0
     merge: str = MEAN
     """The rule of `MERGES` by which a merge joins it, if it is a statistic."""
+    is_complex: bool = False
+    """True: complex numbers; the last axis of its shape has the real and the imaginary part."""
 
     @property
     def elements(self) -> int:
@@ -175,7 +177,13 @@ class Layout:
         """`parameters` of a job's spec: {name, offset, shape} each, and which tensor if there is more than one."""
         several = len(self.held) > 1
         return [
-            {"name": p.name, "offset": p.offset, "shape": list(p.shape), **({"shard": p.shard} if several else {})}
+            {
+                "name": p.name,
+                "offset": p.offset,
+                "shape": list(p.shape),
+                **({"shard": p.shard} if several else {}),
+                **({"complex": True} if p.is_complex else {}),
+            }
             for p in (*self.parameters, *self.statistics)
         ]
 
@@ -198,7 +206,8 @@ def layout_of(
     Each goes into the first shard that has room for it. UsageError for one that no shard could hold. Statistics are
     those of batch norms, and the buffers and frozen parameters `written`, names with the lines that write them.
     """
-    named = [(name, tuple(p.shape)) for name, p in named_parameters(model).items() if p.requires_grad]
+    trained = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
+    named = [(name, (*p.shape, 2) if p.is_complex() else tuple(p.shape)) for name, p in trained.items()]
     if not named:
         raise UsageError(f"{type(model).__name__} has nothing to train", "set requires_grad on at least one parameter")
     ordered = sorted(named, key=lambda item: prod(item[1]) % LEAF_ELEMENTS != 0)
@@ -214,7 +223,7 @@ def layout_of(
         shard = next((k for k, end in enumerate(ends) if end + prod(shape) <= shard_elements), len(ends))
         if shard == len(ends):
             ends.append(0)
-        places.append(Parameter(name, ends[shard], shape, shard))
+        places.append(Parameter(name, ends[shard], shape, shard, is_complex=trained[name].is_complex()))
         ends[shard] += prod(shape)
     sizes = tuple(-(-end // LEAF_ELEMENTS) * LEAF_ELEMENTS for end in ends)
     return Layout(tuple(places), sizes, _statistics(model, written, len(sizes), shard_elements))
@@ -241,6 +250,27 @@ def _statistics(
             f"a tensor of a job has {shard_elements} at most: use a smaller queue, codebook or teacher",
         )
     return tuple(found)
+
+
+def complex_parameters(model: torch.nn.Module) -> list[str]:
+    """Returns the names of a model's complex parameters, which stand as real views in a state."""
+    return [name for name, p in model.named_parameters(remove_duplicate=False) if p.is_complex()]
+
+
+@contextmanager
+def complex_again(model: torch.nn.Module, names: Iterable[str]) -> Iterator[None]:
+    """Parameters that stand as real views are complex for the call: a pair while it is traced."""
+    placed = []
+    for name in names:
+        path, _, own = name.rpartition(".")
+        held = model.get_submodule(path)._parameters
+        placed.append((held, own, held[own]))
+        held[own] = torch.view_as_complex(held[own])  # type: ignore[arg-type, assignment]
+    try:
+        yield
+    finally:
+        for held, own, real in placed:
+            held[own] = real
 
 
 def writable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -303,16 +333,22 @@ def first_statistics(model: torch.nn.Module, layout: Layout) -> tuple[NDArray[np
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns the parameters that a model does not train, by name: constants of its step, other floats as float32."""
+    """Returns the parameters that a model does not train, by name: constants of its step, other floats as float32,
+    complex ones as their real view."""
     return {name: _in_float32(p) for name, p in named_parameters(model).items() if not p.requires_grad}
 
 
 def _in_float32(p: torch.Tensor) -> torch.Tensor:
-    if p.dtype == torch.float32 or not p.is_floating_point():
+    if p.dtype == torch.float32 or not (p.is_floating_point() or p.is_complex()):
         return p.detach()
     # While a function is traced, too, a constant is a tensor with values.
     with _disable_current_modes():
-        return p.detach().float()
+        return real_view(p.detach()).float()
+
+
+def real_view(x: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as a last axis of two parts, as torch's optimizers take them; anything else as it is."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def describe_frozen(model: torch.nn.Module, roots: Collection[str], layout: Layout) -> list[dict[str, Any]]:
@@ -324,11 +360,12 @@ def describe_frozen(model: torch.nn.Module, roots: Collection[str], layout: Layo
     """
     described = []
     written = {s.name for s in layout.statistics}
+    pairs = {name for name, p in named_parameters(model).items() if p.is_complex()}
     for name, p in frozen_parameters(model).items():
         if name in written:
             continue
         values = p.contiguous().numpy().astype("<f4", copy=False)
-        head = {"name": name, "shape": list(p.shape)}
+        head = {"name": name, "shape": list(p.shape), **({"complex": True} if name in pairs else {})}
         root = _flat_root(F32, values)
         if root in roots:
             described.append({**head, "root": root})
@@ -371,7 +408,7 @@ def initial_parameters(model: torch.nn.Module, seed: int) -> NDArray[np.float32]
     if not hasattr(model, "initial_scale"):
         if any(p.is_meta for p in model.parameters()):
             raise UsageError(f"{type(model).__name__} has no weights to start from", "build it with its weights")
-        return layout.join({name: p.detach().float() for name, p in named_parameters(model).items()}).numpy()
+        return layout.join({name: real_view(p.detach()).float() for name, p in named_parameters(model).items()}).numpy()
     flat = np.zeros(layout.size, np.float32)
     for index, parameter in enumerate(layout.parameters):
         start = layout.start(parameter)
@@ -396,7 +433,8 @@ def _normal(seed: int, stream: int, count: int) -> NDArray[np.float32]:
 
 
 def tensors(layout: Layout, flat: NDArray[np.float32]) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, copy of its part) of every parameter."""
+    """(name, copy of its part) of every parameter, complex where it is."""
     for p in layout.parameters:
         start = layout.start(p)
-        yield p.name, torch.from_numpy(flat[start : start + p.elements].reshape(p.shape).copy())
+        part = torch.from_numpy(flat[start : start + p.elements].reshape(p.shape).copy())
+        yield p.name, torch.view_as_complex(part) if p.is_complex else part

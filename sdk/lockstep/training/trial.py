@@ -41,6 +41,7 @@ from lockstep.training.parameters import (
     Layout,
     first_statistics,
     initial_parameters,
+    real_view,
     tensors,
     unallocated,
     unallocated_statistics,
@@ -303,7 +304,7 @@ class _Eager:
         named, buffers = named_parameters(self.model), writable(self.model)
         grads = {p.name: named[p.name].grad for p in self.layout.parameters}
         found = {
-            name: torch.zeros(named[name].shape, dtype=torch.float64) if grad is None else grad.detach().double()
+            name: real_view(torch.zeros_like(named[name]) if grad is None else grad.detach()).double()
             for name, grad in grads.items()
         }
         return {**found, **{s.name: buffers[s.name].detach().double().clone() for s in self.layout.statistics}}

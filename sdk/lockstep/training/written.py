@@ -22,6 +22,8 @@ from lockstep.tracing.functions import CumulativeMomentum
 from lockstep.tracing.known import following, written_to
 from lockstep.training.parameters import (
     Layout,
+    complex_again,
+    complex_parameters,
     frozen_parameters,
     running_statistics,
     unallocated,
@@ -148,7 +150,12 @@ def written_by(
             held = {**dict(own.named_buffers()), **frozen_parameters(own)}
             plain = {n for n, x in held.items() if x.layout == torch.strided and not x.is_complex()}
             placed = {n: x.detach().clone() if n in plain else x for n, x in held.items()}
-            with _reparametrize_module(own, {**leaves, **placed}, tie_weights=True), _Writes() as writes:
+            pairs = complex_parameters(own)
+            with (
+                _reparametrize_module(own, {**leaves, **placed}, tie_weights=True),
+                complex_again(own, pairs),
+                _Writes() as writes,
+            ):
                 try:
                     return [value(own)]
                 finally:

@@ -550,6 +550,12 @@ def energy(x: torch.Tensor) -> torch.Tensor:
     return (x.tanh() * x.flip(-1)).sum() + x.exp().mean()
 
 
+def dual(x: torch.Tensor) -> torch.Tensor:
+    """The tangent of a function by forward mode alone."""
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual((forward_ad.make_dual(x, x.cos()) ** 2).sin()).tangent
+
+
 TANGENTS: Cases = {
     "hessian": lambda x: T.hessian(energy)(x),
     "hessian of rows": lambda x: T.vmap(T.hessian(energy))(mat(x)),
@@ -598,12 +604,6 @@ TANGENTS: Cases = {
     )[1],
     "scan": lambda x: H.scan(lambda c, a: (c + a.sin(), c * a), mat(x)[0], mat(x))[0],
 }
-
-
-def dual(x: torch.Tensor) -> torch.Tensor:
-    """The tangent of a function by forward mode alone."""
-    with forward_ad.dual_level():
-        return forward_ad.unpack_dual((forward_ad.make_dual(x, x.cos()) ** 2).sin()).tangent
 
 
 REFUSED = ("bessel_j0", "zeta", "gammainc", "gcd", "frexp", "scan")

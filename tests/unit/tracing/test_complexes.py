@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import trace
@@ -39,8 +40,18 @@ def turned(x: torch.Tensor) -> torch.Tensor:
         lambda x: torch.fft.fftn(x.view(2, 3, 4), dim=(1, 2)).real,
         lambda x: torch.view_as_real(torch.fft.fft(x.view(4, 6)) * torch.fft.fft2(x.view(4, 6))),
         lambda x: torch.fft.fft(pairs(x), dim=0).imag,
+        lambda x: torch.view_as_real(F.linear(pairs(x), pairs(x.flip(0)), pairs(x * x)[:, 0])),
     ],
-    ids=["rotary", "a product", "times real numbers", "a constant table", "FNet", "transforms", "of complex numbers"],
+    ids=[
+        "rotary",
+        "a product",
+        "times real numbers",
+        "a constant table",
+        "FNet",
+        "transforms",
+        "of complex numbers",
+        "a layer",
+    ],
 )
 def test_value_and_gradient_are_float64_s(case: Case) -> None:
     check(both(case), 4e-6)

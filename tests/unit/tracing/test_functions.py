@@ -19,6 +19,7 @@ from tests.unit.tracing.test_gradients import both, check
 
 N = 4096
 CONTEXT = StepContext(bytes(range(32)), round=2, slot=1, t=5)
+A = torch.ops.aten
 H = torch._higher_order_ops
 
 
@@ -263,13 +264,40 @@ def test_hessian_by_rows_has_a_gradient() -> None:
     np.testing.assert_allclose(run(laplacian, x)[0], laplacian(torch.from_numpy(x))[0].numpy(), rtol=1e-5)
 
 
+def test_slope_of_a_gamma_sample_is_torch_s() -> None:
+    alpha = torch.logspace(-1.5, 3.5, 120).repeat_interleave(4)
+    x = torch._standard_gamma(alpha, generator=torch.Generator().manual_seed(1))
+    got = run(lambda a, x: [A._standard_gamma_grad(a, x)], alpha.numpy(), x.numpy())[0]
+    np.testing.assert_allclose(got, A._standard_gamma_grad(alpha.double(), x.double()).numpy(), rtol=1e-3)
+
+
+def test_dirichlet_sample_s_gradient_is_refused_with_what_works() -> None:
+    def slope(sample):
+        def step(x):
+            leaf = x.detach().requires_grad_()
+            return [torch.autograd.grad((sample(leaf) * torch.arange(6)).sum(), leaf)[0]]
+
+        return step
+
+    with pytest.raises(LoweringError, match=r"_dirichlet_grad.*test_functions\.py") as caught:
+        trace(slope(lambda c: torch.distributions.Dirichlet(c).rsample()), torch.ones(6))
+    assert "Gamma samples" in caught.value.hint
+
+    def shares(c):
+        g = torch.distributions.Gamma(c, 1.0).rsample()
+        return g / g.sum(-1, keepdim=True)
+
+    assert np.isfinite(run(slope(shares), np.ones(6, np.float32))[0]).all()
+
+
 def test_rows_of_a_vmap_draw_as_its_randomness_says() -> None:
     def dropped(x, randomness):
         return torch.func.vmap(F.dropout, randomness=randomness)(x.view(4, 6)).reshape(-1)
 
     x = np.ones(24, np.float32)
     different, same = (run(lambda x, how=how: [dropped(x, how)], x)[0].reshape(4, 6) for how in ("different", "same"))
-    assert len({row.tobytes() for row in different}) > 1 and set(different.ravel()) == {0.0, 2.0}
+    assert len({row.tobytes() for row in different}) > 1
+    assert set(different.ravel()) == {0.0, 2.0}
     assert len({row.tobytes() for row in same}) == 1
 
 

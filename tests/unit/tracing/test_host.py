@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import random
 import re
@@ -17,6 +18,7 @@ from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import trace
+from lockstep.tracing.host import counting_once
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters, layout_of
@@ -33,6 +35,21 @@ def generators() -> None:
     """Made after what was imported is frozen: a trace looks for them as for those of a user's program."""
     global NUMPY, LEGACY, OWN, TORCH
     NUMPY, LEGACY, OWN, TORCH = np.random.default_rng(3), np.random.RandomState(3), random.Random(3), torch.Generator()
+
+
+def test_generators_that_appear_between_two_traces_are_found_where_objects_are_counted_once() -> None:
+    gc.unfreeze()
+    try:
+        with counting_once():
+            trace(lambda x: [x * 2], torch.zeros(4))
+            assert gc.get_freeze_count()
+            made = [random.Random(5), np.random.default_rng(5)]
+            for draw in (lambda: OWN.random(), lambda: made[0].random(), lambda: made[1].random()):
+                with pytest.raises(LoweringError, match="drawn on the host"):
+                    trace(lambda x, draw=draw: [x * draw()], torch.zeros(4))
+        assert not gc.get_freeze_count()
+    finally:
+        gc.freeze()
 
 
 # --- draws of the host -------------------------------------------------------------------------------------
@@ -239,7 +256,7 @@ def test_loss_that_no_parameter_reaches_is_refused() -> None:
 
 
 def test_gradient_without_a_rule_is_refused_at_the_line_of_its_forward() -> None:
-    """A gamma has a rule, its gradient by the concentration has none."""
+    """A Dirichlet sample has a rule, its gradient by the concentration has none."""
 
     class Words(nn.Module):
         def __init__(self) -> None:
@@ -247,13 +264,13 @@ def test_gradient_without_a_rule_is_refused_at_the_line_of_its_forward() -> None
             self.table = nn.Embedding(7, 3)
 
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            return torch.distributions.Gamma(self.table(rows).exp(), 1.0).rsample()
+            return torch.distributions.Dirichlet(self.table(rows).exp()).rsample()
 
     def loss(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
         return (model(rows) ** 2).mean()
 
-    drawn = trace(lambda x: [torch.distributions.Gamma(x.exp(), 1.0).rsample().sum()], torch.zeros(4))
+    drawn = trace(lambda x: [torch.distributions.Dirichlet(x.exp()).rsample().sum()], torch.zeros(4))
     assert drawn.ops, "its value has a rule"
-    with pytest.raises(LoweringError, match=r"_standard_gamma_grad.*test_host\.py:\d+ .*rsample") as caught:
+    with pytest.raises(LoweringError, match=r"_dirichlet_grad.*test_host\.py:\d+ .*rsample") as caught:
         built(Words(), loss)
     assert caught.value.hint

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from lockstep.base.decoding import several
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
-from lockstep.protocol.errors import LoweringError, UsageError
+from lockstep.protocol.errors import LoweringError, Malformed, UsageError
 from lockstep.protocol.programs.program import F32
+from lockstep.storage import containers
 from lockstep.tracing import trace
 from lockstep.tracing.known import MAX_ELEMENTS
 from lockstep.training import evaluation
 from lockstep.training.baseline import flat_parameters
+from lockstep.training.export import save_model
 from lockstep.training.gradients import gradient
 from lockstep.training.job import Batch, TracedPrograms, build_programs, mean_loss
 from lockstep.training.losses import Loss
-from lockstep.training.parameters import first_statistics, layout_of, unallocated, unallocated_statistics
+from lockstep.training.optimizers import AdamW
+from lockstep.training.optimizers.schedules import ConstantRate
+from lockstep.training.parameters import (
+    describe_frozen,
+    first_statistics,
+    layout_of,
+    real_view,
+    unallocated,
+    unallocated_statistics,
+)
 from lockstep.training.strategies import diloco
 from lockstep.training.trial import trial
 from lockstep.training.wrappers import unwrapped
@@ -179,6 +194,65 @@ def test_loss_that_takes_a_gradient_by_parameters_has_its_programs() -> None:
     assert built(model, adapted).loss is not None
     rows = Batch(2, 9)
     assert evaluation.build_programs(model, adapted, batch=rows, batches=2, rounds=1, slots=2).step.ops
+
+
+# --- complex parameters ------------------------------------------------------------------------------------
+
+
+class Spectral(nn.Module):
+    """A layer of a Fourier neural operator, and a diagonal state space's kernel; one complex parameter is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.modes, self.scale = nn.Parameter(torch.randn(2, 3, dtype=torch.cfloat)), nn.Linear(2, 2)
+        self.turn = nn.Parameter(torch.randn(3, dtype=torch.cfloat), requires_grad=False)
+        self.bias = nn.Parameter(torch.randn((), dtype=torch.complex128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.scale(torch.stack([x, x.square()], -1)).transpose(1, 2)
+        kept = torch.einsum("bix,ix->bx", torch.fft.rfft(x)[..., :3], self.modes * self.turn)
+        kernel = ((self.modes[0] * 0.1).unsqueeze(-1) * torch.arange(9)).exp().sum(0).real
+        return torch.fft.irfft(kept + self.bias.to(torch.cfloat), n=9) * kernel
+
+
+def spectral(model: nn.Module, rows: Tensor) -> Tensor:
+    return model(rows / 16 - 1).square().mean()
+
+
+def test_complex_parameters_train_as_their_real_views_and_come_back_complex(tmp_path: Path) -> None:
+    model = Spectral()
+    layout = layout_of(model)
+    assert [(p.name, p.shape) for p in layout.parameters if p.is_complex] == [("modes", (2, 3, 2)), ("bias", (2,))]
+    flat = flat_parameters(model).astype(np.float32)
+    program = trace(lambda held: gradient(model, spectral, layout, [held], ROWS), torch.from_numpy(flat))
+    (got,) = compile(program).run([flat], CONTEXT)
+    spectral(model, ROWS).backward()
+    grads = {n: real_view(p.grad).float() for n, p in model.named_parameters() if p.grad is not None}
+    np.testing.assert_allclose(got, layout.join(grads).numpy(), rtol=1e-4, atol=1e-6)
+
+    optimizer, rule = torch.optim.AdamW(model.parameters(), 0.01, (0.9, 0.95), weight_decay=0.1), AdamW(0.01, clip=1e30)
+    made = replace(rule, warmup=0, schedule=ConstantRate()).over(1, None, layout)
+    shards = [torch.from_numpy(flat)]
+    zeros = [torch.zeros_like(x) for x in made.init(shards, torch.zeros((), dtype=torch.int32))]
+    _, (moved,) = made.update(zeros, torch.zeros((), dtype=torch.int32), shards, [torch.from_numpy(np.array(got))])
+    optimizer.step()
+    np.testing.assert_allclose(moved, flat_parameters(model), rtol=1e-4, atol=1e-6)
+
+    save_model(tmp_path, moved.numpy(), layout.describe(), {"model": "own"})
+    stored = load_file(tmp_path / "model.safetensors")
+    assert stored["modes"].dtype == torch.complex64
+    torch.testing.assert_close(stored["modes"], model.modes.detach())
+
+
+def test_job_of_complex_parameters_has_a_spec_that_names_them() -> None:
+    made = built(Spectral(), spectral)
+    described = [*made.layout.describe(), *describe_frozen(Spectral(), {c.root.hex() for c in made.step.consts})]
+    assert {p["name"] for p in described if p.get("complex")} == {"modes", "bias", "turn"}
+    reader = several(containers._PARAMETER, 9)
+    assert reader(described, "parameters") == described
+    with pytest.raises(Malformed):
+        reader([{**described[0], "complex": False}], "parameters")
 
 
 # --- attributes that calls change --------------------------------------------------------------------------

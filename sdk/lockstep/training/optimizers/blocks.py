@@ -116,7 +116,7 @@ def products(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def orthonormal(x: Tensor) -> Tensor:
     """The orthogonal factor of matrices [., n, n] = Q R, R's diagonal positive, by Gram and Schmidt's process in its
-    modified form, twice (Giraud 2005, section 3)."""
+    modified form, twice (Giraud 2005)."""
     for _ in range(2):
         columns = []
         rest = x

@@ -105,7 +105,7 @@ def refuse_unmatched(patterns: Iterable[str], layout: Layout, what: str) -> None
 
 def decays(parameter: Parameter, decayed: str) -> bool:
     """True if a parameter is among those of `decayed`."""
-    matrix = len(parameter.shape) > 1
+    matrix = len(parameter.shape) - parameter.is_complex > 1
     if decayed == "hidden":
         return matrix and not any(word in parameter.name for word in EMBEDDINGS)
     return matrix or decayed == "all"

@@ -62,7 +62,7 @@ class Muon(Chained):
     def hidden(self, parameter: Parameter) -> bool:
         """True if a parameter is a matrix that is orthogonalised."""
         named = any(word in parameter.name for word in self.others.split())
-        return len(parameter.shape) == 2 and min(parameter.shape) > 1 and not named
+        return len(parameter.shape) == 2 and min(parameter.shape) > 1 and not named and not parameter.is_complex
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
         """State: the momenta shard by shard, AdamW's v of all other parameters one after the other f32 [n], and where
