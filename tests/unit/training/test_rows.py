@@ -198,7 +198,8 @@ class Items:
 
 
 @pytest.mark.parametrize("data", [
-    PAIRS, Frame(x=Column(PAIRS[0]), y=Column(PAIRS[1])), TensorDataset(*map(torch.from_numpy, PAIRS)), Items(), Pair(*PAIRS), {"x": PAIRS[0], "y": PAIRS[1]},
+    PAIRS, Frame(x=Column(PAIRS[0]), y=Column(PAIRS[1])),
+    TensorDataset(*map(torch.from_numpy, PAIRS)), Items(), Pair(*PAIRS), {"x": PAIRS[0], "y": PAIRS[1]},
     [{"x": x.tolist(), "y": y} for x, y in zip(*PAIRS, strict=True)], {"x": list(PAIRS[0]), "y": [1, 0, 2]},
 ], ids=lambda d: type(d).__name__)  # fmt: skip
 def test_data_as_people_have_it_become_fields(data: Any) -> None:
@@ -287,11 +288,14 @@ def test_losses_that_fit_no_fields_are_refused_by_name() -> None:
 
 
 def test_a_loss_that_draws_gets_words_for_each_row_of_fields() -> None:
-    dataset = dataset_of(NAMED)
-    loss = RandomLoss(lambda model, batch, words: of_batch(model, batch) * words.float().mean(), 3)
-    batch = Batch(rows=4).of(dataset)
-    step = build_programs(Line(), loss, diloco.Spec(), batch=batch, rounds=1, slots=2).step
-    assert [op.extents for op in step.ops if op.kind == Kind.RANDOM] == [(12,)]
+    dataset, shapes = dataset_of(NAMED), []
+
+    def value(model: Any, batch: Any, words: Tensor) -> Tensor:
+        shapes.append(words.shape)
+        return of_batch(model, batch)
+
+    Sample(dataset.rows, Batch(rows=4).of(dataset), CONTEXT.seed).value(Line(), RandomLoss(value, 3), 1)
+    assert shapes == [(4, 3)]
 
 
 def test_a_job_and_an_evaluation_take_the_form_of_their_rows() -> None:
