@@ -71,12 +71,9 @@ def loss_at(
         pairs = complex_parameters(own)
         held = {**frozen_parameters(own), **dict(own.named_buffers())}
         state = {**parameters, **held}
-        with (
-            _reparametrize_module(own, state, tie_weights=True),
-            complex_again(own, pairs),
-            WrittenState(own, written or {}, held) as statistics,
-        ):
-            value = loss(own, rows)
+        with _reparametrize_module(own, state, tie_weights=True):
+            with complex_again(own, pairs), WrittenState(own, written or {}, held) as statistics:
+                value = loss(own, rows)
             after = standing_in(own)
         if written is not None:
             written.update(statistics)

@@ -264,13 +264,16 @@ def complex_again(model: torch.nn.Module, names: Iterable[str]) -> Iterator[None
     for name in names:
         path, _, own = name.rpartition(".")
         held = model.get_submodule(path)._parameters
-        placed.append((held, own, held[own]))
-        held[own] = torch.view_as_complex(held[own])  # type: ignore[arg-type, assignment]
+        real, pair = held[own], torch.view_as_complex(held[own])  # type: ignore[arg-type]
+        placed.append((held, own, real, pair))
+        held[own] = pair  # type: ignore[assignment]
     try:
         yield
     finally:
-        for held, own, real in placed:
-            held[own] = real
+        for held, own, real, pair in placed:
+            # What a call has put in its place is seen there.
+            if held[own] is pair:
+                held[own] = real
 
 
 def writable(model: torch.nn.Module) -> dict[str, torch.Tensor]:

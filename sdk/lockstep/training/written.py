@@ -151,13 +151,10 @@ def written_by(
             plain = {n for n, x in held.items() if x.layout == torch.strided and not x.is_complex()}
             placed = {n: x.detach().clone() if n in plain else x for n, x in held.items()}
             pairs = complex_parameters(own)
-            with (
-                _reparametrize_module(own, {**leaves, **placed}, tie_weights=True),
-                complex_again(own, pairs),
-                _Writes() as writes,
-            ):
+            with _reparametrize_module(own, {**leaves, **placed}, tie_weights=True), _Writes() as writes:
                 try:
-                    return [value(own)]
+                    with complex_again(own, pairs):
+                        return [value(own)]
                 finally:
                     after = standing_in(own)
                     for name, copy in placed.items():

@@ -221,7 +221,7 @@ def test_data_as_people_have_it_become_fields(data: Any) -> None:
         ({"x": np.zeros((2, 600, 600), np.float32)}, "600"), ({"x": 3.0, "y": [1.0]}, "'x' is float"),
         (np.array(["2020"], "datetime64[D]"), "datetime64"), (np.zeros((0, 3)), "no rows"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_what_is_no_data_is_refused_by_name(data: Any, told: str) -> None:
     with pytest.raises(UsageError, match=told) as caught:
