@@ -247,7 +247,10 @@ def test_complex_parameters_train_as_their_real_views_and_come_back_complex(tmp_
 
 def test_job_of_complex_parameters_has_a_spec_that_names_them() -> None:
     made = built(Spectral(), spectral)
-    described = [*made.layout.describe(), *describe_frozen(Spectral(), {c.root.hex() for c in made.step.consts})]
+    described = [
+        *made.layout.describe(),
+        *describe_frozen(Spectral(), {c.root.hex() for c in made.step.consts}, made.layout),
+    ]
     assert {p["name"] for p in described if p.get("complex")} == {"modes", "bias", "turn"}
     reader = several(containers._PARAMETER, 9)
     assert reader(described, "parameters") == described
