@@ -44,7 +44,7 @@ class Blocks(NamedTuple):
         return cls(shape, (rows, columns), (-(-extents[0] // rows), -(-extents[1] // columns)))
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """Blocks of the parameter."""
         return prod(self.parts)
 
@@ -95,13 +95,13 @@ def inverse_fourth_root(x: Tensor, epsilon: float) -> Tensor:
     # The largest eigenvalue of M lies between 0 and 5, where the iteration converges.
     scale = 2.5 / (1 + epsilon)
     m = (x + epsilon * one) * scale
-    root: Tensor | None = None
-    for _ in range(iterations(epsilon)):
+    root = one
+    for turn in range(iterations(epsilon)):
         t = 1.25 * one - 0.25 * m
-        root = t * scale**0.25 if root is None else root @ t
+        root = root @ t if turn else t * scale**0.25
         square = t @ t
         m = square @ square @ m
-    return root / torch.sqrt(torch.sqrt(size))  # type: ignore[operator]
+    return root / torch.sqrt(torch.sqrt(size))
 
 
 def iterations(epsilon: float) -> int:

@@ -79,7 +79,7 @@ class Shampoo(Blockwise):
     def shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The products of every block's rows, and of its columns."""
         cut = self.blocks(shape)
-        return [] if cut is None else [(cut.count, side, side) for side in cut.sides]
+        return [] if cut is None else [(cut.number, side, side) for side in cut.sides]
 
     def ages(self, age: int) -> list[float]:
         """The correction of means that began at zero."""

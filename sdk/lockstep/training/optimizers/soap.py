@@ -60,8 +60,8 @@ class SOAP(Blockwise):
         cut = self.blocks(shape)
         if cut is None:
             return [shape]
-        squares = [(cut.count, side, side) for side in cut.sides]
-        return [(cut.count, *cut.sides), *squares, *squares]
+        squares = [(cut.number, side, side) for side in cut.sides]
+        return [(cut.number, *cut.sides), *squares, *squares]
 
     def ages(self, age: int) -> list[float]:
         """The bias corrections of the moments, and 1 for the first gradient, whose bases are the identity."""
