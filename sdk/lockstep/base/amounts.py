@@ -92,8 +92,8 @@ def amount_of(text: str, name: str = "amount", *, least: int = 1, currency: Curr
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
         raise _no_amount(text, name, currency.symbol)
-    whole, fraction, unit = found[1], found[2] or "", (found[3] or currency.symbol).casefold()
-    if unit not in ("wei", currency.symbol.casefold()):
+    whole, fraction, unit = found[1], found[2] or "", (found[3] or "").casefold()
+    if unit not in ("", "wei", currency.symbol.casefold()):
         raise _no_amount(text, name, currency.symbol)
     if unit == "wei" and fraction:
         raise UsageError(f"{name} is {text!r}, less than the smallest unit", hint="give a whole number of wei")

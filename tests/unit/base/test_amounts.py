@@ -74,3 +74,8 @@ def test_text(amount: int | str, digits: int | None, text: str) -> None:
 
 def test_a_token_has_its_decimals() -> None:
     assert TEST_TOKEN.unit == TOKEN
+
+
+def test_a_bare_number_is_of_the_token_whatever_that_is_called() -> None:
+    named = Currency("wei", 6)
+    assert (amount_of("20", currency=named), amount_of("20 wei", currency=named)) == (20_000_000, 20)
