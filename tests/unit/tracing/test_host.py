@@ -30,9 +30,9 @@ OWN: random.Random
 TORCH: torch.Generator
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def generators() -> None:
-    """Made after what was imported is frozen: a trace looks for them as for those of a user's program."""
+    """Made after whatever was there is frozen: a trace looks for them as for those of a user's program."""
     global NUMPY, LEGACY, OWN, TORCH
     NUMPY, LEGACY, OWN, TORCH = np.random.default_rng(3), np.random.RandomState(3), random.Random(3), torch.Generator()
 
