@@ -46,12 +46,12 @@ WORKERS = 2
 
 
 @dataclass(frozen=True)
-class Row:
-    """What came of one script."""
+class BroughtScript:
+    """One script's lines, seconds and losses."""
 
     script: str
     lines: int
-    """Of `train.py`, without empty ones."""
+    """Lines of `train.py`, without empty ones."""
     removed: int
     """Lines of `train.py` that `net.py` has not: the loop for the most part."""
     added: int
@@ -103,7 +103,7 @@ class Shell:
         self.environment = kept | {"HOME": str(home), "PATH": path, "PYTHONUNBUFFERED": "1"}
 
     def run(self, folder: Path, *command: str) -> str:
-        """What the command prints on stdout; raises RuntimeError with the rest if it fails."""
+        """Returns what the command prints on stdout; raises RuntimeError with the rest if it fails."""
         done = subprocess.run(
             command, cwd=folder, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             check=False,
@@ -179,7 +179,7 @@ def fill(model: nn.Module, kept: dict[str, Any]) -> None:
     fitting[0].load_state_dict(kept)
 
 
-def tried(name: str, shell: Shell | None) -> Row:
+def tried(name: str, shell: Shell | None) -> BroughtScript:
     """Trains one script both ways."""
     with workplace(name) as folder:
         began = time.monotonic()
@@ -193,10 +193,10 @@ def tried(name: str, shell: Shell | None) -> Row:
         removed, added = changed(folder / "train.py", folder / "net.py")
         counted = len(lines_of(folder / "train.py"))
         eager = loss_of(brought, brought.model)
-    return Row(name, counted, removed, added, eager_seconds, merged, done, first, eager, job)
+    return BroughtScript(name, counted, removed, added, eager_seconds, merged, done, first, eager, job)
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[BroughtScript]) -> str:
     """A table for a document."""
     head = ["script", "lines", "removed", "added", "eager, s", "first merge, s", "done, s", "loss at first", "script's"]
     lines = ["| " + " | ".join([*head, "job's", "ratio"]) + " |", "|" + "---|" * (len(head) + 2)]

@@ -50,7 +50,7 @@ def market(tmp_path: Path) -> Iterator[Market]:
 
 
 def said(market: Market, *arguments: str, code: int = 0) -> str:
-    """What a command prints."""
+    """Returns what a command prints."""
     ran = market.start(arguments[1], list(arguments))
     assert ran.popen.wait(PATIENCE) == code, ran.log.read_text()
     return ran.out.read_text() + ran.log.read_text()

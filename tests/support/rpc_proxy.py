@@ -73,7 +73,7 @@ class RpcProxy:
         self.other_hashes = False
         """Whether it lies about the hash of every block."""
         self.terse = False
-        """Whether it speaks as a node of a Clique chain behind a sparing provider (`_terse`)."""
+        """True: it speaks as a node of a Clique chain behind a sparing provider (`_terse`)."""
         self.no_state: dict[str, Any] | None = None
         """The error that it answers to a call on a block by its number; None: the truth."""
         self.pending = 0

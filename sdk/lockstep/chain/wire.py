@@ -56,20 +56,26 @@ class Wire:
 
         request = {"from": self.address, "to": call.to, "data": call.data, "value": call.value, "gas": call.gas}
         try:
-            try:
-                self._w3.eth.call(request, self._newest)  # type: ignore[arg-type]
-            except ContractLogicError:
-                raise
-            except Web3RPCError as failure:
-                if self._newest == LATEST:
-                    raise
-                # Some providers have no pending block: what waits is then not seen, and asked for again.
-                self._newest = LATEST if PENDING in str(failure).lower() else PENDING
-                self._w3.eth.call(request, LATEST)  # type: ignore[arg-type]
+            self._call_newest(request)
         except ContractLogicError as failure:
             raise reverts.decode(revert_data(failure)) from failure
         except Web3RPCError as failure:
             raise _rejected(failure) from failure
+
+    def _call_newest(self, request: dict[str, Any]) -> None:
+        """Calls on the newest state that the node has; raises web3's errors."""
+        from web3.exceptions import ContractLogicError, Web3RPCError
+
+        try:
+            self._w3.eth.call(request, self._newest)  # type: ignore[arg-type]
+        except ContractLogicError:
+            raise
+        except Web3RPCError as failure:
+            if self._newest == LATEST:
+                raise
+            # Some providers have no pending block: what waits is then not seen, and asked for again.
+            self._newest = LATEST if PENDING in str(failure).lower() else PENDING
+            self._w3.eth.call(request, LATEST)  # type: ignore[arg-type]
 
     def mined(self) -> int:
         """Returns the number of the account's mined transactions, which is the next nonce."""

@@ -93,8 +93,7 @@ T = TypeVar("T")
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
     "evaluation", "tokens", "start", "price", "gas_price", "arithmetic", "field", "bytes",
-    "stride", "data",
-    "ema",
+    "stride", "data", "ema",
 }  # fmt: skip
 REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATES, SCHEDULES)
 """The kinds of a strategy's pieces, by name."""

@@ -32,7 +32,6 @@ from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import trace
 from lockstep.tracing.attributes import Attributes
-from lockstep.tracing.capture import warning_once
 from lockstep.training.job import (
     Batch,
     TracedPrograms,
@@ -91,8 +90,7 @@ def build_programs(
     if any(m.training for m in model.modules()) and writable(model).keys() > running_statistics(model).keys():
         # In evaluation mode it may not write what a checkpoint of its training has.
         written = written_state(model, loss, batch, layout_of(model, shard_elements))
-    with warning_once():
-        return with_written(model, loss, batch, shard_elements, traced, written)
+    return with_written(model, loss, batch, shard_elements, traced, written)
 
 
 def _traced(

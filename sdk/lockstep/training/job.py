@@ -156,8 +156,7 @@ def build_programs(
             model, loss, strategy, layout, batch=batch, rounds=rounds, slots=slots, arithmetic=arithmetic, ema=decay
         )
 
-    with warning_once():
-        return with_written(model, loss, batch, shard_elements, traced)
+    return with_written(model, loss, batch, shard_elements, traced)
 
 
 def with_written(
@@ -174,19 +173,20 @@ def with_written(
     Raises LoweringError as `traced` does.
     """
     layout = layout_of(model, shard_elements, written)
-    try:
-        return traced(layout)
-    except LoweringError:
-        if {s.name for s in layout.statistics}.issuperset(writable(model)):
-            raise
-        written = written_state(model, loss, batch, layout)
-        if {s.name for s in layout.statistics}.issuperset(written):
-            raise
-    layout = layout_of(model, shard_elements, written)
-    try:
-        return traced(layout)
-    except LoweringError as error:
-        raise _naming_state(error, model, layout) from error
+    with warning_once(), counting_once():
+        try:
+            return traced(layout)
+        except LoweringError:
+            if {s.name for s in layout.statistics}.issuperset(writable(model)):
+                raise
+            written = written_state(model, loss, batch, layout)
+            if {s.name for s in layout.statistics}.issuperset(written):
+                raise
+        layout = layout_of(model, shard_elements, written)
+        try:
+            return traced(layout)
+        except LoweringError as error:
+            raise _naming_state(error, model, layout) from error
 
 
 def _drawn(batch: Batch, passed: int) -> Any:
@@ -283,12 +283,11 @@ def _traced(
     sent = [*(torch.empty(size, device="meta") for size in rules.sizes), *statistics]
     joined = sections.merge_state(flats, [*outer, *averages], [sent] * slots, torch.empty(slots, device="meta"))
     products = Products(arithmetic)
-    with counting_once():
-        with attributes:
-            stepped = trace(step, *start, products=products)
-            products.refuse_unused()
-            looking = traced_loss(looked, *start, products=products)
-        encoded, merged = trace(encode, *start), trace(merge, *joined)
+    with attributes:
+        stepped = trace(step, *start, products=products)
+        products.refuse_unused()
+        looking = traced_loss(looked, *start, products=products)
+    encoded, merged = trace(encode, *start), trace(merge, *joined)
     spec = AverageSpec(ema, len(outer), count) if ema else None
     return TracedPrograms(stepped, encoded, merged, layout, sections, looking, spec)
 

@@ -40,7 +40,7 @@ WORDS = np.array(
 
 
 def read_program(data: Dataset, batch: Batch) -> Program:
-    """What a loss gets of a step's rows, each field flat, as words of 32 bits."""
+    """A Program that returns what a loss gets of a step's rows, each field flat, as words of 32 bits."""
 
     def fields(_unread: Tensor) -> list[Tensor]:
         given = batch.given(draw(0, batch.rows, batch.words), random_words, 0)
