@@ -18,7 +18,7 @@ from typing import Any
 
 from coordinator import settings as coordinator_settings
 from lockstep.base import networks, settings
-from lockstep.cli.main import command
+from lockstep.cli.main import whole
 from lockstep.protocol import errors
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +107,7 @@ def kind_of(type_: Any) -> str:
 
 def commands_page() -> list[str]:
     """docs/reference/cli.md."""
-    tree = command()
+    tree = whole()
     lines = [
         "# Commands and options", "", GENERATED, "",
         *wrapped(
@@ -164,7 +164,7 @@ def fields_of(module: Any, name: str) -> dict[str, str]:
 def options_of() -> dict[str, str]:
     """The help of an option by the variable that it may come from."""
     found: dict[str, str] = {}
-    for words, leaf in leaves(command()):
+    for words, leaf in leaves(whole()):
         for option in leaf.params:
             if option.param_type_name == "option" and (name := variable(option, words)):
                 found.setdefault(name, option.help or "")

@@ -91,7 +91,7 @@ def _declare(tree: Path) -> None:
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
     lines = []
-    for group, points in project["entry-points"].items():
+    for group, points in project.get("entry-points", {}).items():
         lines += [f"[{group}]", *(f"{name} = {target}" for name, target in points.items())]
     (folder / "entry_points.txt").write_text("\n".join(lines) + "\n")
 

@@ -14,13 +14,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from lockstep.base import lines
 from lockstep.cli import main as command_line
-from lockstep.cli.main import build
 from lockstep.cli.schema import bundled, names
 
 if TYPE_CHECKING:
@@ -51,21 +49,15 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], An
 @cache
 def commands() -> Mapping[tuple[str, ...], Any]:
     """Every command with its options."""
-    return leaves(command_line.command())
+    return leaves(command_line.whole())
 
 
 def command_of(arguments: Sequence[str]) -> str | None:
     """The name of the schema of a command line; None if it names no command."""
     for length in (3, 2, 1):
-        if tuple(arguments[:length]) in leaves_of_build():
+        if tuple(arguments[:length]) in commands():
             return ".".join(arguments[:length])
     return None
-
-
-@cache
-def leaves_of_build() -> frozenset[tuple[str, ...]]:
-    """The words of every command."""
-    return frozenset(leaves(typer.main.get_command(build())))
 
 
 def arguments_of(call: Any) -> Sequence[str] | None:

@@ -1,6 +1,6 @@
-"""The `lockstep` command: nouns, each a typer app, the programs found by entry points.
+"""The `lockstep` command: its nouns and verbs, each imported once it is named, so that `--help` answers at once.
 
-Imports stay light (no web3, no torch): a command imports what it needs when it runs, so that `--help` answers at once.
+A command imports what else it needs (web3, torch) when it runs.
 """
 
 from __future__ import annotations
@@ -12,74 +12,94 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from copy import copy
-from functools import cache
-from importlib.metadata import entry_points, requires, version
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from lockstep.base.machine import is_full
 from lockstep.base.redaction import scrubbed
-from lockstep.base.settings import NETWORK
-from lockstep.cli import contracts, dataset, dispute, key, storage, train
-from lockstep.cli.doctor import doctor
-from lockstep.cli.options import Commands
 from lockstep.cli.output import fail
-from lockstep.cli.replay import replay
-from lockstep.cli.schema import schema
-from lockstep.cli.trust import trust
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
-from lockstep.runtime import logs
 
 DISTRIBUTION = "lockstep-compute"
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(version(DISTRIBUTION))
-        raise typer.Exit
+class LazyCommand(NamedTuple):
+    """A command, or a group of them, that has not been imported."""
+
+    place: str
+    """module:attribute, a typer app or a function."""
+    help: str
+    """The first paragraph of the help that it has itself."""
 
 
-def build() -> typer.Typer:
-    """Returns the tree of all commands."""
-    app = Commands(
-        name="lockstep",
-        help="Training compute in which every float is accountable.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-    )
-    app.callback()(lockstep)
-    app.command("replay")(replay)
-    app.command("doctor")(doctor)
-    app.command("schema")(schema)
-    app.command("trust")(trust)
-    app.add_typer(train.app, name="train")
-    app.add_typer(dispute.app, name="dispute")
-    app.add_typer(contracts.app, name="contracts")
-    app.add_typer(dataset.app, name="dataset")
-    app.add_typer(key.app, name="key")
-    app.add_typer(storage.storage_app, name="storage")
-    for entry in sorted(entry_points(group="lockstep.programs"), key=lambda e: e.name):
-        program = entry.load()
-        if isinstance(program, typer.Typer):
-            app.add_typer(program, name=entry.name)
-        else:
-            app.command(entry.name)(program)
-    return app
+COMMANDS = {
+    "demo": LazyCommand(
+        "lockstep.demo.cli:demo",
+        "Train a small GPT with three workers on a local chain, catch the one that lies, settle.",
+    ),
+    "local": LazyCommand("lockstep.demo.local_cli:app", "A market on this machine that stays up across commands."),
+    "train": LazyCommand("lockstep.cli.train:app", "Training jobs of a requester."),
+    "worker": LazyCommand("worker.cli:app", "Stake, train, commit, defend."),
+    "verifier": LazyCommand("verifier.cli:app", "Replays every claim, challenges the wrong ones."),
+    "coordinator": LazyCommand("coordinator.cli:app", "Index of the chain, blob relay, aggregator."),
+    "replay": LazyCommand(
+        "lockstep.cli.replay:replay",
+        "Replay a claim: MATCH (exit 0), or the first differing step, op and element (exit 10).",
+    ),
+    "dispute": LazyCommand("lockstep.cli.dispute:app", "Games about claims: read them, follow them, play them."),
+    "dataset": LazyCommand("lockstep.cli.dataset:app", "Datasets of tokens, and of rows of numbers."),
+    "key": LazyCommand("lockstep.cli.key:app", "Staking key and node key."),
+    "storage": LazyCommand("lockstep.cli.storage:storage_app", "Content-addressed storage."),
+    "contracts": LazyCommand("lockstep.cli.contracts:app", "Deploy, verify and show a market's contracts."),
+    "doctor": LazyCommand(
+        "lockstep.cli.doctor:doctor",
+        "Test and measure the processor and every CUDA device, or the device named alone; exit code 3 if one fails.",
+    ),
+    "trust": LazyCommand(
+        "lockstep.cli.trust:trust",
+        "Accept the settings of ./lockstep.toml from now on, as long as the file does not change.",
+    ),
+    "schema": LazyCommand(
+        "lockstep.cli.schema:schema",
+        "Print the JSON schema of what a command prints with --json; without a command, the names that have one.",
+    ),
+}
+"""Every noun of `lockstep` in the order in which a newcomer needs it."""
 
 
-def lockstep(
-    show_version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Training compute in which every float is accountable."""
+class LazyGroup(TyperGroup):
+    """The tree of commands. An entry of `COMMANDS` stands for the command until that is named."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands.update({name: TyperCommand(name, help=entry.help) for name, entry in COMMANDS.items()})
+
+    def resolve_command(self, context: Any, args: list[str]) -> Any:
+        """Imports the command that is named, or lists the nearest names."""
+        if args[0] in COMMANDS:
+            self.commands[args[0]] = load(args[0])
+        return super().resolve_command(context, args)
 
 
-@cache
-def command() -> Any:
-    """Returns the tree of commands, with --network added wherever --rpc is."""
-    tree = typer.main.get_command(build())
+def load(name: str) -> Any:
+    """Returns the imported command or group of `COMMANDS`, with --network wherever --rpc is."""
+    from lockstep.base.settings import NETWORK
+    from lockstep.cli.options import Commands
+    from lockstep.runtime import logs
+
+    logs.only_warnings()
+    module, _, attribute = COMMANDS[name].place.partition(":")
+    found = getattr(import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        tree: Any = typer.main.get_group(found)
+    else:
+        app = Commands(add_completion=False)
+        app.command(name)(found)
+        tree = typer.main.get_command(app)
+    tree.name = name
     for leaf in _leaves(tree):
         for rpc in [option for option in leaf.params if option.name == "rpc"]:
             network = copy(rpc)
@@ -88,6 +108,39 @@ def command() -> Any:
             network.expose_value, network.callback = False, _choose
             leaf.params.append(network)
     return tree
+
+
+def root() -> Any:
+    """Returns the tree of commands as it is before one is named."""
+    app = typer.Typer(
+        name="lockstep", cls=LazyGroup, help="Training compute in which every float is accountable.",
+        no_args_is_help=True, pretty_exceptions_enable=False,
+    )  # fmt: skip
+    app.callback()(lockstep)
+    return typer.main.get_command(app)
+
+
+def whole() -> Any:
+    """Returns the tree of commands with every command imported."""
+    tree = root()
+    tree.commands.update({name: load(name) for name in COMMANDS})
+    return tree
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version(DISTRIBUTION))
+        raise typer.Exit
+
+
+def lockstep(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Training compute in which every float is accountable."""
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
@@ -101,6 +154,8 @@ def _leaves(tree: Any) -> Iterator[Any]:
 
 def _choose(context: typer.Context, option: Any, name: str | None) -> None:
     """Puts the chosen network into the environment, so that child processes use it too."""
+    from lockstep.base.settings import NETWORK
+
     if name is not None:
         os.environ[f"LOCKSTEP_{NETWORK.upper()}"] = name
 
@@ -108,7 +163,6 @@ def _choose(context: typer.Context, option: Any, name: str | None) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Runs a command and exits with its error's code; the stack trace of a bug goes into a file, not to the screen."""
     args = sys.argv[1:] if argv is None else argv
-    logs.only_warnings()
     try:
         code = _run(args)
     except LockstepError as error:
@@ -121,7 +175,7 @@ def main(argv: list[str] | None = None) -> None:
 def _run(args: list[str]) -> int:
     """Runs a command and returns its exit code; raises only LockstepError."""
     try:
-        result = command()(args=args, prog_name="lockstep", standalone_mode=False)
+        result = root()(args=args, prog_name="lockstep", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
@@ -150,6 +204,8 @@ def _run(args: list[str]) -> int:
 def _missing(error: ModuleNotFoundError) -> LockstepError:
     """Returns the error for a part of the distribution that is not installed; any other missing module is reported as
     a bug."""
+    from importlib.metadata import requires
+
     module = (error.name or "").partition(".")[0]
     for requirement in requires(DISTRIBUTION) or ():
         named = re.match(r"[A-Za-z0-9._-]+", requirement)

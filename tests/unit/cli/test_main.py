@@ -17,7 +17,7 @@ from lockstep.base import lines
 from lockstep.base.networks import PROGRAMS
 from lockstep.cli import main as command
 from lockstep.cli import output
-from lockstep.cli.main import build
+from lockstep.cli.main import root, whole
 from lockstep.protocol.errors import TryLater, UsageError
 from tests.support.waiting import PATIENCE
 
@@ -66,8 +66,14 @@ def test_the_list_of_commands_above_is_all_of_them() -> None:
         verbs = getattr(command, "commands", None)
         return {path} if verbs is None else {leaf for name in verbs for leaf in leaves(verbs[name], (*path, name))}
 
-    found = leaves(typer.main.get_command(build()))
+    found = leaves(whole())
     assert found == set(COMMANDS)
+
+
+def test_the_help_of_what_is_not_imported_is_its_own() -> None:
+    before, after = root().commands, whole().commands
+    assert list(before) == list(after) == list(command.COMMANDS)
+    assert [each.help for each in before.values()] == [each.help.partition("\n\n")[0] for each in after.values()]
 
 
 @pytest.mark.parametrize("nothing", [(), ("train",), ("worker",)], ids=str)
@@ -140,7 +146,7 @@ def test_a_bug_leaves_its_trace_in_a_file_and_exits_with_1(lockstep: Lockstep, m
     def broken() -> typer.Typer:
         raise ZeroDivisionError("one over nothing")
 
-    monkeypatch.setattr(command, "command", broken)
+    monkeypatch.setattr(command, "root", broken)
     ended = lockstep("--json")
     assert (ended.code, ended.error["code"]) == (1, "internal")
     assert "one over nothing" in ended.error["message"]
@@ -178,7 +184,7 @@ def test_a_bug_whose_trace_cannot_be_written_is_told_all_the_same(
     def broken(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EROFS, "Read-only file system") if __ else ZeroDivisionError("one over nothing")
 
-    monkeypatch.setattr(command, "command", broken)
+    monkeypatch.setattr(command, "root", broken)
     monkeypatch.setattr(command.tempfile, "NamedTemporaryFile", broken)
     ended = lockstep("--json")
     assert (ended.code, ended.error["code"]) == (1, "internal")
