@@ -237,7 +237,6 @@ test-honest: setup ## the roles' tests on a wheel without the demo: what lies is
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir out/honest .
 	$(BIN)/python -m zipfile -e out/honest/*.whl out/honest/site
 	rm -r out/honest/site/lockstep/demo
-	sed -i /lockstep.demo/d out/honest/site/lockstep_compute-*.dist-info/entry_points.txt
 	@# The installation in place comes before PYTHONPATH: what it adds is left out.
 	echo 'import sys; sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in type(f).__module__]' \
 	  > out/honest/site/sitecustomize.py

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator
 from copy import copy
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -33,6 +34,11 @@ class LazyCommand(NamedTuple):
     """module:attribute, a typer app or a function."""
     help: str
     """The first paragraph of the help that it has itself."""
+
+    @property
+    def package(self) -> str:
+        """The package of the module."""
+        return self.place.rpartition(".")[0]
 
 
 COMMANDS = {
@@ -121,9 +127,9 @@ def root() -> Any:
 
 
 def whole() -> Any:
-    """Returns the tree of commands with every command imported."""
+    """Returns the tree of commands with every command imported whose package is installed."""
     tree = root()
-    tree.commands.update({name: load(name) for name in COMMANDS})
+    tree.commands = {name: load(name) for name in tree.commands if find_spec(COMMANDS[name].package) is not None}
     return tree
 
 
