@@ -11,7 +11,7 @@ import {SystemHandler} from "./SystemHandler.sol";
 /// forge-config: default.invariant.depth = 400
 /// forge-config: slow.invariant.depth = 400
 /// forge-config: default.invariant.runs = 2
-/// forge-config: quick.invariant.depth = 400
+/// forge-config: quick.invariant.depth = 200
 /// forge-config: quick.invariant.runs = 1
 /// forge-config: slow.invariant.runs = 16
 /// @title SystemInvariants
