@@ -19,14 +19,14 @@ def test_every_kind_is_in_the_vectors():
     assert kinds == {"map", "fold", "gather", "concat", "random", "draw", "quant"}
 
 
-@pytest.mark.parametrize("vector", VECTORS["execute"], ids=[v["kind"] for v in VECTORS["execute"]])
-def test_execute_gives_the_word_of_the_vector(arbiter, vector):
-    assert arbiter.execute(*vector["arguments"]) == vector["word"]
+def test_execute_gives_the_words_of_the_vectors(arbiter):
+    wrong = [n for n, v in enumerate(VECTORS["execute"]) if arbiter.execute(*v["arguments"]) != v["word"]]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("vector", VECTORS["combine"], ids=[f"mode {v['mode']}" for v in VECTORS["combine"]])
-def test_combine_gives_the_word_of_the_vector(arbiter, vector):
-    assert arbiter.combine(vector["mode"], vector["words"]) == vector["word"]
+def test_combine_gives_the_words_of_the_vectors(arbiter):
+    wrong = [v["mode"] for v in VECTORS["combine"] if arbiter.combine(v["mode"], v["words"]) != v["word"]]
+    assert wrong == []
 
 
 def test_more_openings_than_are_read_revert(arbiter):
