@@ -1,7 +1,7 @@
-"""Every line of JSON that a command prints in a test, held against the schema that `lockstep schema` publishes.
+"""Checks every JSON line that a command prints in a test against the schema that `lockstep schema` publishes.
 
-Three places see them all: `lines.write` in this process, `communicate` of a child that was waited for, and the reader
-of the demo's processes. What differs is kept, and fails the test that printed it.
+Lines are intercepted in three places: `lines.write` in this process, `communicate` of a child process, and the reader
+of the demo's processes. Differences are recorded, and fail the test that printed the line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STREAMS = (
 )  # fmt: skip
 """Commands that print events: each line is one, until an error ends them."""
 EXACT = 2**53
-"""Above it a number of JSON is another one in JavaScript."""
+"""Commands that print events: every line is one, until an error ends them."""
 
 
 @cache
@@ -129,7 +129,7 @@ def differing(name: str, value: Any) -> Iterator[str]:
 
 
 class Watch:
-    """Sees what is printed while it is installed."""
+    """Yields the most specific error, if any."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -146,7 +146,7 @@ class Watch:
     def text(self, text: str, arguments: Sequence[str]) -> None:
         """The stdout of a command that has ended."""
         for line in text.splitlines():
-            # A line that a kill has cut off is no promise.
+            # Checks one line of a command; `arguments` None: the command is unknown.
             if line.startswith(('{"schema": "lockstep/1"', '{"event": ')) and line.endswith("}"):
                 self.line(json.loads(line), arguments)
 
