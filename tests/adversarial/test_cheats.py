@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from lockstep.demo.cheats.challenges import FALSE_CHALLENGE
 from lockstep.demo.cheats.lies import OF_MERGES, OF_SLOTS
 from lockstep.demo.cli import CHEAT_HELP
@@ -47,6 +49,7 @@ def test_where_everybody_lies_everybody_is_convicted_where_its_row_says(court: C
     assert gained["worker-2"] >= params.role.slot_price + params.merge.price, "it merged in the liar's stead"
 
 
+@pytest.mark.slow
 def test_lies_about_a_model_of_ones_own_are_convicted_where_their_rows_say(court: Court) -> None:
     """Its batch norm's statistics are a little off in one slot, its recurrence in another; the third's are the mean."""
     told = rows(

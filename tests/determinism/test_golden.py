@@ -54,6 +54,7 @@ def test_fifty_steps_end_in_the_golden_state(program: Program, path: str) -> Non
     assert training_run.train(program, SHORT, path, 2, "off") == GOLDEN[SHORT]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 def test_fifty_steps_of_compiled_maps_end_in_the_golden_state(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

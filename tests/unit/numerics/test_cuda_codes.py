@@ -220,7 +220,7 @@ SPLIT_DEFECTS = {
 """Groups that are blocks of their own, and the order in which their terms become an output."""
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", SPLIT_DEFECTS)
 def test_a_defect_of_groups_apart_shows(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     take("groups apart", monkeypatch)
@@ -228,7 +228,7 @@ def test_a_defect_of_groups_apart_shows(defect: str, monkeypatch: pytest.MonkeyP
     assert differs(products([(2, 20, 70, 9, 16)]), Mutant(before, after)), f"the emulation does not show {defect}"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str, small: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     take("small tiles", monkeypatch)
@@ -265,7 +265,7 @@ WARP_GROUP_DEFECTS = {
 """Of asynchronous products: descriptors, their layout, the order of copies, products and reads of their sums."""
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", WARP_GROUP_DEFECTS)
 def test_a_defect_of_warp_groups_shows(defect: str, small: Program) -> None:
     before, after = WARP_GROUP_DEFECTS[defect]
@@ -297,7 +297,7 @@ HALVES_DEFECTS = {
 """Of codes as halves: what becomes of a word, where its halves go, sums that are floats."""
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", HALVES_DEFECTS)
 def test_a_defect_of_halves_shows(defect: str, small: Program) -> None:
     before, after = HALVES_DEFECTS[defect]

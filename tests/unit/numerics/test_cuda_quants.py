@@ -218,7 +218,7 @@ DEFECTS = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str) -> None:
     b, outputs = product_of_limbs(20, 12, 512, 64)

@@ -319,7 +319,7 @@ DEFECTS = {
 INFINITE = ("            some = unit::any(infinite);\n", "")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_shows(defect: str) -> None:
     before, after = DEFECTS[defect]
@@ -328,6 +328,7 @@ def test_a_defect_shows(defect: str) -> None:
     assert any(shown), f"the emulation does not show {defect}"
 
 
+@pytest.mark.slow
 def test_a_tile_left_out_although_it_meets_an_infinity_shows() -> None:
     before, after = INFINITE
     program = attention(Shape(1, 1, 33, 300, 20), FLOATS, backward=False)
@@ -360,7 +361,7 @@ CODE_DEFECTS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", CODE_DEFECTS)
 def test_a_defect_of_codes_shows(defect: str) -> None:
     before, after = CODE_DEFECTS[defect]

@@ -39,6 +39,7 @@ def test_programs_keep_every_rule_of_the_validator(job) -> None:
         validate(program)
 
 
+@pytest.mark.slow
 def test_some_folds_have_several_chunks_and_one_has_two_levels(job) -> None:
     terms = [op.k_terms for op in job.programs.step.ops if op.kind == Kind.FOLD]
     assert sum(256 < k <= 65_536 for k in terms) >= 10
