@@ -235,12 +235,10 @@ def test_the_reference_has_every_variable_that_the_code_reads() -> None:
         assert f"`{name}`" in page, name
 
 
-def test_the_readme_is_short_and_names_every_tutorial() -> None:
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= 150
-    assert max(map(len, lines)) <= 120
+def test_the_readme_names_every_tutorial() -> None:
+    readme = (ROOT / "README.md").read_text()
     for file in (ROOT / "docs/tutorials").glob("*.md"):
-        assert f"docs/tutorials/{file.name}" in "\n".join(lines), file.name
+        assert f"docs/tutorials/{file.name}" in readme, file.name
         assert f"tutorials/{file.name}" in (ROOT / "docs/commands.md").read_text(), file.name
 
 
