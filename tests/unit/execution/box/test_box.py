@@ -139,7 +139,7 @@ def test_a_child_is_handed_no_more_than_its_job_may_hold(toy: Job, toy_store: Co
         ("held = bytearray(1 << 30)", "exit status 1"),
         ("import os; os.close(wire)", "exit status 1"),
         ("import os; os.write(wire, b'x' * 4096); import time; time.sleep(1000)", "a message of"),
-        ("import os; os.write(wire, bytes(7) + b'\\x01' + b'\\xff'); import time; time.sleep(1000)", "answered"),
+        ("import os; os.write(wire, bytes(7) + b'\\x01' + b'\\xff'); import time; time.sleep(1000)", "malformed"),
         (
             "import os; os.write(wire, bytes(7) + b'\\x01' + b'\\xa0'); import time; time.sleep(1000)",
             "its answer is malformed",
