@@ -1,4 +1,4 @@
-"""Gradient hooks of parameters, on the tensors that stand in the parameters' places while a function is traced.
+"""Attaches the gradient hooks of parameters to the tensors that replace the parameters during a trace.
 
 weight.register_hook(lambda grad: grad * mask)        # fires in `gradient`, and is part of the Program
 """
@@ -16,7 +16,8 @@ from lockstep.protocol.errors import UsageError
 
 
 def hooked(leaves: Mapping[str, torch.Tensor], named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
-    """Registers the hooks of named parameters on the leaves of their names; others are frozen, and have no gradient.
+    """Registers the hooks of named parameters on the leaves of the same names; other parameters are frozen and get no
+    gradient.
 
     Raises UsageError, with the parameter's name, for a hook that needs `.grad`.
     """
@@ -39,7 +40,7 @@ def hooked(leaves: Mapping[str, torch.Tensor], named: Iterable[tuple[str, torch.
 
 
 class _Standing(TorchDispatchMode):
-    """A hook, for which every parameter that it reads is the leaf that stands in its place."""
+    """A hook in which reads of a parameter are redirected to the traced leaf that replaces it."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class _Standing(TorchDispatchMode):
         self.name, self.hook, self.standing, self.leaves = name, hook, standing, leaves
 
     def __call__(self, grad: torch.Tensor) -> torch.Tensor | None:
-        """Returns the gradient that the hook gives in place of `grad`; None if the hook changes nothing."""
+        """Returns the hook's replacement of `grad`; None if the hook changes nothing."""
         with self:
             return self.hook(grad)
 
