@@ -1,4 +1,4 @@
-"""Shared objects of generated C++, kept by `numerics.compiled`. `CXX` names another compiler."""
+"""Builds shared objects from generated C++, cached by `numerics.compiled`; `CXX` selects the compiler."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from lockstep.protocol.errors import DoctorError
 
 COMPILERS = ("g++", "clang++", "c++")
 BUILD_SECONDS = 300
-"""A compiler that takes longer is given up."""
+"""Time limit of a compilation, in seconds."""
 
 COMPILER_BYTES = 4 << 30
-"""The most memory that a compiler may take, where `prlimit` is there to say so."""
+"""Memory limit of a compiler in bytes, where `prlimit` is available."""
 
 _failed: dict[bytes, str] = {}
-"""The reasons by recipe: what failed once in this process is not tried again."""
+"""Errors by recipe: a compilation that failed in this process is not repeated."""
 _running: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler of this machine."""
+    """A C++ compiler on this machine."""
 
     command: tuple[str, ...]
     version: str
-    """The compiler's whole version text, by which its libraries are told from another version's."""
+    """The compiler's whole version text; it is part of the key of its libraries."""
 
 
 def find_compiler() -> Compiler | None:
@@ -60,39 +60,41 @@ def _version(command: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True)
 class BuildRecipe:
-    """The inputs from which a library is compiled."""
+    """All inputs of a library's compilation."""
 
     source: str
     flags: tuple[str, ...]
     compiler: Compiler
     headers: tuple[Path, ...] = ()
-    """Files that the source includes by their names."""
+    """Headers that the source includes by name."""
 
     @property
     def key(self) -> bytes:
-        """The library's name: the hash of everything that its bits depend on."""
+        """Hashes everything that the library depends on."""
         parts = (self.source, *self.flags, *self.compiler.command, self.compiler.version)
         parts += tuple(path.read_text() for path in self.headers)
         return hashlib.sha256(b"\0".join(part.encode() for part in parts)).digest()
 
     @property
     def entry(self) -> Entry:
-        """The library's place in the cache."""
+        """The library's entry in the cache."""
         return Entry(self.key, ".so")
 
 
 def cached(recipe: BuildRecipe) -> ctypes.CDLL | None:
-    """Loads a library from the cache, if it was built before and is intact."""
+    """Loads a library from the cache; None if it is missing or damaged."""
     place = recipe.entry.find()
     try:
         return None if place is None else ctypes.CDLL(str(place))
-    except OSError:  # another process made room between two calls
+    except OSError:  # Another process may remove the file between the two calls.
         return None
 
 
 def build(recipe: BuildRecipe, *, nice: bool = False) -> ctypes.CDLL:
-    """Loads a library, compiled unless the cache has it, with low priority if `nice`; raises DoctorError if it cannot
-    be compiled."""
+    """Loads a library from the cache, or compiles it, at low priority if `nice`.
+
+    Raises DoctorError if compilation fails.
+    """
     if (why := _failed.get(recipe.key)) is not None:
         raise _uncompiled(recipe, why)
     recipe.entry.make(lambda room: _compile(recipe, room, nice))

@@ -1,4 +1,4 @@
-"""Attributes of a model that its calls change: after a trace they are what they were before.
+"""Restores attributes that a model changes during a forward call, and refuses state that a Program cannot hold.
 
     self.table = positions.cos()             # kept at the first call, read by the next ones
     self.balance = share.square().sum()      # left behind for the loss

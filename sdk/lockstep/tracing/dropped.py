@@ -1,4 +1,4 @@
-"""Layers that are dropped at random by an `if` (LayerDrop, Fan 2019): computed always, and passed over by a choice.
+"""Traces layers that an `if` drops at random (LayerDrop, Fan 2019): always computed, then selected by `where`.
 
     if torch.rand([]) < self.layerdrop: continue
     hidden = layer(hidden)                              becomes  hidden = where(drawn, hidden, layer(hidden))

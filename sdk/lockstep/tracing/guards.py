@@ -1,4 +1,4 @@
-"""Guards of libraries: conditions that only decide if an error is raised or a message is logged.
+"""Recognises guards: conditions that only decide whether an error is raised or a message is logged.
 
 A Program's control flow is fixed: no condition may depend on data. An `assert`, or an `if` without `else` whose body
 raises or logs, has the same graph for all data that pass the guard, so the trace assumes that they pass. The Program

@@ -1,4 +1,4 @@
-"""Numbers that the host draws while a function is traced: a Program would hold one draw for ever.
+"""Detects random draws of the host during a trace: the Program would hold a single draw as a constant.
 
 Generator states are compared before and after: those of `random`, `numpy.random` and torch, and of every existing
 `random.Random`, `numpy.random.Generator` and `RandomState`. Reads of the system's entropy are detected too. A generator

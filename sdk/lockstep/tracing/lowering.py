@@ -1,4 +1,4 @@
-"""Aten graph to tensor graph: the table of rules, and the interface of a rule.
+"""Lowers an aten graph to the tensor graph: the table of rules, and the interface of a rule.
 
 One rule per aten operation, registered by name in the modules that docs/lowerings.md lists. The table is versioned with
 the op-set. Of torch's own decompositions only those listed in `decomposed.py` can influence a root.

@@ -1,4 +1,4 @@
-"""Bounds on masked scores: what a mask may make infinite, and which rows of it may be -inf throughout.
+"""Bounds on attention scores: finds masks that can make a score infinite, or a whole row -inf.
 
 A constant is bounded by its values, a selection by the bounds of both sides, and a value that the model computes counts
 as finite: only masks are searched. Unknown bounds are infinite.

@@ -1,4 +1,4 @@
-"""Linear algebra of small matrices as formulas of torch: every step of a factorisation is ops of the Program.
+"""Linear algebra of small matrices as torch formulas: every step of a factorisation becomes ops of the Program.
 
 The steps of a factorisation are not differentiated. Its gradient is the closed form, by triangular systems (Giles 2008;
 Walter and Lehmann 2018 for QR), so a backward pass costs a few products. Four factorisations give all other functions.

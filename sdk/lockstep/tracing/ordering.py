@@ -1,4 +1,4 @@
-"""Rules: order along an axis - positions of extrema, sorting, the largest few - and products.
+"""Rules for order along an axis (positions of extrema, sorting, top k) and for products.
 
 An element's rank counts the elements before it, so sorting n elements compares n x n pairs. This suits experts, classes
 and codes; it is too expensive for vocabularies.

@@ -1,4 +1,4 @@
-"""Rules: numbers that torch would draw from its generator, by Philox words of the job.
+"""Rules for random numbers: Philox words of the job replace torch's generator.
 
 A uniform number is the upper 24 bits of a word, divided by 2^24. A rule that needs a number strictly between 0 and 1
 takes the upper 23 bits plus one half; where small numbers matter, 31 bits plus one half.

@@ -1,4 +1,4 @@
-"""Recurrent layers of torch as their own formulas, step by step: `nn.LSTM`, `nn.GRU`, `nn.RNN`.
+"""Recurrent layers unrolled step by step: `nn.LSTM`, `nn.GRU`, `nn.RNN`.
 
 One product over all steps multiplies the inputs; each step adds the product of its state. A sequence of more than
 `MAX_STEPS` is refused, because every step adds ops to the Program.

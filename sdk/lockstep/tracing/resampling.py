@@ -1,4 +1,4 @@
-"""Rules: pieces of an axis taken apart and put together - rolls, overlapping frames, borders, images made larger.
+"""Rules for resampling along an axis: rolls, overlapping frames, padding at borders, pixel shuffles, resizing.
 
 Overlapping frames are added tap by tap, in ascending order; beyond `MAX_TAPS` taps they are a one-hot product.
 """

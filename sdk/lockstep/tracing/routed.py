@@ -1,4 +1,4 @@
-"""Rows that data send to groups: split by counts, each group times its own matrix, joined again.
+"""Routes rows to groups by data (mixture of experts): splits by counts, multiplies each group by its matrix, joins.
 
     parts = x.split(counts.tolist())
     y = torch.cat([F.linear(part, weight[i]) for i, part in enumerate(parts)])

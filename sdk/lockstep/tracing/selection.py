@@ -1,4 +1,4 @@
-"""Graph to ops: which ops stand for a node.
+"""Selects the ops of a Program for the nodes of a tensor graph.
 
 Nodes are visited once, in order of creation. Views rewrite strides. Elementwise nodes remain expressions until they
 must be stored for a fold, a gather, a concat, the state, several consumers, or a map's limits. A fold with a single

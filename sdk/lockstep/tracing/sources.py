@@ -1,4 +1,4 @@
-"""The inputs of a traced function besides the state: dataset rows, random words, the place in the job.
+"""Inputs of a traced function besides the state: dataset rows, random words, and the step's context (round, slot, t).
 
 Each is a torch operation, so that a trace records it. Outside `trace` there is no job to read from, and a call raises.
 """

@@ -1,4 +1,4 @@
-"""Rules: special functions - gamma, error and Bessel functions - and elementwise functions made of others.
+"""Rules for special functions: gamma, error and Bessel functions, and elementwise functions composed of others.
 
 Each approximation cites its source; docs/lowerings.md states its error.
 """

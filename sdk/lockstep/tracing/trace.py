@@ -45,7 +45,7 @@ from lockstep.tracing.selection import Selection
 
 
 def trace(fn: Callable[..., Any], *examples: torch.Tensor | None, products: Products | None = None) -> Program:
-    """The Program of `fn(*examples) -> sequence of tensors or None`.
+    """Returns the Program of `fn(*examples) -> sequence of tensors or None`.
 
     Each example gives the dtype and shape of one entry of the input state (float32 or int32, rank 0 or 1). Examples
     need no values (`device="meta"`): time and memory grow with the number of operations, not of elements. None stands

@@ -1,4 +1,4 @@
-"""Convolution and pooling by formulas of torch where no rule has windows: along three axes, and of uneven extents.
+"""Convolution and pooling over three axes or uneven windows, as torch formulas.
 
 An op has eight axes and a window needs two per spatial axis, so depth is split off first and images remain.
 """
