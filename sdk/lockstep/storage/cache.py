@@ -1,14 +1,16 @@
 """The user's cache of blobs: memory-mapped files, whose pages all processes share.
 
-FOLDER/<cid>         a blob; every block was verified before the file got this name FOLDER/<cid>.part what of it is
-here; whoever fetches it holds the file's lock FOLDER/<cid>.tree the root of its 1 KiB leaves, and of which file that
-was found FOLDER/<cid>.words what was made of a blob
+    FOLDER/<cid>         a blob; every block was verified before the file got this name
+    FOLDER/<cid>.part    the part of a blob that is here; the process that fetches the rest holds the file's lock
+    FOLDER/<cid>.tree    the root of the blob's 1 KiB leaves, and the file that it was computed from
+    FOLDER/<cid>.words   a tensor decoded from the blob
 
-A process that is killed leaves a `.part`: the next one verifies its blocks and fetches the rest. Of several that want a
-blob one fetches it, and the others wait. What was used longest ago goes first; whoever has it mapped keeps it.
+A killed process leaves a `.part`; the next process verifies its blocks and fetches the rest. If several processes want
+a blob, one fetches it and the others wait. The least recently used files are removed first; a process that has mapped a
+file keeps its contents.
 
-The user's own disk is trusted to keep what was written there: a file's blocks are not hashed again when it is mapped.
-What is mapped is checked where it is used, against roots on chain, and `refresh` finds the file to blame.
+The user's own disk is trusted: a file's blocks are not hashed again when it is mapped. Users check mapped bytes against
+roots on chain, and `refresh` removes a damaged file.
 """
 
 from __future__ import annotations

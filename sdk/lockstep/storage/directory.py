@@ -1,7 +1,7 @@
 """A directory of blocks: the default store, safe against `kill -9`, power loss and concurrent writers.
 
-HOME/blocks/<xy>/<cid> one file per block; xy are the CID's next to last characters, as in Kubo's flatfs HOME/partial/
-files being written; a rename moves a finished file into place
+    HOME/blocks/<xy>/<cid>    one file per block; xy are the CID's next to last characters, as in Kubo's flatfs
+    HOME/partial/             files being written; a rename moves a finished file into place
 
 A block becomes visible by one rename of a file that is already on disk, and a root is renamed after its children
 are durable. There is no index, no lock and no state in memory: any number of processes may share a directory.

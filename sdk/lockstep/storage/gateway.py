@@ -1,10 +1,10 @@
 """Reads content from trustless IPFS gateways; every block is verified.
 
-GatewayStore    one gateway: GET /ipfs/CID?format=raw returns the block Readable a store that is written to, and
-gateways that are asked for what it does not give
+    GatewayStore    one gateway: GET /ipfs/CID?format=raw returns the block
+    Readable        a store for reads and writes, with gateways for blocks that it does not have
 
-A gateway is believed nothing: not a name, not a length, not that it ends. One request takes at most BLOCK_SECONDS from
-its first byte to its last, and brings at most one block.
+Nothing that a gateway states is trusted: neither a name nor a length. One request takes at most BLOCK_SECONDS from its
+first byte to its last, and returns at most one block.
 """
 
 from __future__ import annotations

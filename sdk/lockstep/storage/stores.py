@@ -18,9 +18,10 @@ _GATEWAY = re.compile(r"(?:^|,)\s*gateway\+")
 def open_store(url: str) -> ContentStore:
     """Returns the store for `url`, without contacting it (`check` does that).
 
-    dir:///path, dir://~/path a directory of blocks on this machine /ip4/127.0.0.1/tcp/5001/http a Kubo RPC by multiaddr
-    (Kubo itself or `lockstep storage serve`) http://127.0.0.1:5001 the same by URL gateway+https://host            a
-    trustless gateway, read only; several after one of the above, separated by commas
+    dir:///path, dir://~/path       a directory of blocks on this machine
+    /ip4/127.0.0.1/tcp/5001/http    a Kubo RPC by multiaddr (Kubo itself or `lockstep storage serve`)
+    http://127.0.0.1:5001           the same by URL
+    gateway+https://host            a trustless gateway, read only; several after one of the above, with commas
     """
     hide(url)
     written, *gateways = _GATEWAY.split(url)
