@@ -1,4 +1,4 @@
-"""A job's Programs run for one transition each, natively and by other code, and compared to the last bit.
+"""Runs a job's Programs for one transition each, natively and by independent code, and compares the results bit by bit.
 
     check_job(job)                  # raises WrongBits with the op, its place and the element
 
@@ -27,18 +27,18 @@ from lockstep.protocol.programs.program import Alias, Program
 from lockstep.protocol.types import Seed
 
 EXACT_OPERATIONS = 1 << 28
-"""Operations of a Program up to which every word is compared: about five seconds of the portable executor."""
+"""Most operations of a Program for which every word is compared: about five seconds of the portable executor."""
 HINT = "this machine or build computes wrong bits of this job: run `lockstep doctor`, and report it"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A transition that was computed twice."""
+    """Result of computing a transition twice."""
 
     exact: bool
-    """True if every word was compared; False: sampled words of every op."""
+    """True if every word was compared; False if only sampled words of every op were."""
     wrong: str = ""
-    """The first difference in words; empty: there is none."""
+    """Description of the first difference; empty if there is none."""
 
 
 def check_job(job: Job, exact: int = EXACT_OPERATIONS) -> None:
@@ -68,8 +68,9 @@ def _check(run: ClaimRun, t: int, state: State | None, exact: int) -> State:
 
 
 def compare(shown: StepTrace, after: State, executable: Executable, exact: int = EXACT_OPERATIONS) -> Compared:
-    """Compares a transition: the state `after` it as a claim has it, the step as a game shows it by `executable`, and
-    the portable executor, or sampled words where the Program has more than `exact` operations."""
+    """Compares a transition: the state `after` it in a claim, the step materialised by `executable` for a game, and the
+    portable executor (or sampled words if the Program has more than `exact` operations).
+    """
     program, whole = shown.program, operations(shown.program) <= exact
     if not whole:
         sampled = differences(executable, shown.before, shown.context, shown.rows, Random(0))
@@ -79,7 +80,7 @@ def compare(shown: StepTrace, after: State, executable: Executable, exact: int =
     due = materialise(portable_of(program), list(shown.before), shown.context, shown.rows)
     wrong = _of_state(due, after)
     first = next((i for i, pair in enumerate(zip(due.roots, shown.roots, strict=True)) if len(set(pair)) > 1), None)
-    # A wrong op is where a wrong state comes from.
+    # A wrong op causes the wrong state.
     return Compared(True, wrong if first is None else _of_op(due, shown, first))
 
 
@@ -98,7 +99,7 @@ def _of_op(due: StepTrace, shown: StepTrace, op: int) -> str:
 
 
 def _of_state(due: StepTrace, after: State) -> str:
-    """The first word of the state `after` that differs from that of `due`; empty: none does."""
+    """Describes the first word of the state `after` that differs from that of `due`; empty if none does."""
     for k, (alias, root) in enumerate(zip(due.program.outputs, due.entries, strict=True)):
         got = after[k]
         if alias.kind != Alias.OP_KIND or got is None or tensor_root(got) == root:
