@@ -56,7 +56,7 @@ class Delegate:
         """The last block that was processed to the end."""
         self._now = Seconds(0)
         self._games: dict[GameId, ClaimId] = {}
-        """The open games and their claims."""
+        """Open games and the claims that they are about."""
         self._known: dict[ClaimId, Known] = {}
         """The games' claims as snapshots of the ledger, which the game queue's worker thread reads while the ledger
         changes."""

@@ -3,8 +3,8 @@
     results = Examination(settings, "worker").run()
     [result.line() for result in results]
 
-They change nothing except that they write sixteen bytes to the store. A check whose precondition failed (no chain: no
-contracts) is skipped, since its failure would add no information.
+Checks change nothing, except that they write sixteen bytes to the store. A check whose precondition failed (without a
+chain no contracts) is skipped, because its failure would add no information.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from lockstep.base.settings import Settings
 
 GAME_GAS = 2_000_000
-"""The gas of one side in a whole game, rounded up (docs/measured.md): less coin than this cannot defend a claim."""
+"""Gas of one side in a whole game, rounded up (docs/measured.md): an account with less coin cannot defend a claim."""
 DISK_BYTES = 1 << 30
 MEMORY_BYTES = 512 << 20
 SKEW_SECONDS = 60
@@ -225,7 +225,7 @@ class Examination:
         assert self._addresses is not None
         ahead = int(self._w3.eth.get_block("latest")["timestamp"]) - int(time.time())
         told = f"the latest block is {abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} this machine's clock"
-        # Its time is moved by whoever tests on it.
+        # Testers move a local chain's time at will.
         if self._addresses.chain_id == CHAIN_ID:
             return f"{told}; a local chain's time is moved at will"
         if ahead > SKEW_SECONDS:

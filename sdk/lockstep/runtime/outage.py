@@ -1,4 +1,6 @@
-"""Reports an outage of the chain or the store: at its beginning, ever more rarely while it lasts, and at its end."""
+"""Reports an outage of the chain or the store: at its beginning, at growing intervals while it lasts, and at its
+end.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ import structlog
 from lockstep.protocol.errors import LockstepError
 
 PAUSE_SECONDS = (0.5, 5.0)
-"""Machine seconds between two tries, at first and at most: a game's player must notice the end of an outage soon."""
+"""First and longest pause between two tries, in machine seconds: a game's player must notice the end of an outage
+soon.
+"""
 TELL_SECONDS = (60.0, 3_600.0)
-"""Machine seconds between two lines of the log, at first and at most."""
+"""First and longest pause between two log lines, in machine seconds."""
 
 log = structlog.get_logger(__name__)
 

@@ -176,7 +176,7 @@ class JobBox(Closing):
         self.roots: set[bytes] = set()
         """Roots of the Programs that the child has."""
         self._beside: set[bytes] = set()
-        """Those of `roots` that no claim is about."""
+        """The subset of `roots` that no claim is about."""
         self._beside_until: float | None = None
         """End of their time limit by time.monotonic(); None: each run has its own limit."""
         self._bounds: dict[int, float] = {}
