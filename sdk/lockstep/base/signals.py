@@ -1,4 +1,4 @@
-"""Signals that tell a process to stop."""
+"""Handles signals that stop a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cross-checks blocks and logs with a second provider: nobody acts on data about which the two disagree.
+"""Cross-checks blocks and logs with a second provider: no data on which the two disagree are used.
 
     the second is behind          what both have is read
     another hash, other logs      `TryLater`: nothing is read until they agree; logged once a minute
@@ -86,5 +86,5 @@ class CrossCheck:
 
 
 def _values(entries: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Logs as values, in order."""
+    """Returns the compared values of logs, in order."""
     return sorted(astuple(RawLog.of({**entry, "address": entry["address"].lower()}, Seconds(0))) for entry in entries)

@@ -22,8 +22,8 @@ log = structlog.get_logger(__name__)
 
 
 class FinalityTracker:
-    """Tracks the last final block: requests it once for each head, and keeps the last known one if the provider names
-    none.
+    """Tracks the last final block: requests it once for each head, and retains the last known one if the provider
+    returns none.
 
     >>> finality = FinalityTracker(lambda head: head - 3)
     >>> finality.block, finality.poll(10), finality.poll(10), finality.block
@@ -66,7 +66,7 @@ def relied_block(w3: Web3, finality: str, head: int) -> int:
     from web3.exceptions import Web3Exception
 
     try:
-        # A node names no safe block later than the latest it has: the head was asked for before.
+        # A node's safe block is never later than its latest block, and the head was read before.
         return min(head, int(w3.eth.get_block(finality)["number"]))  # type: ignore[arg-type]
     except (Web3Exception, TypeError, KeyError, ValueError) as error:
         raise TryLater(
