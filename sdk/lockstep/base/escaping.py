@@ -1,9 +1,9 @@
 """Escapes control characters in text for terminals and logs, part of which may be untrusted.
 
->>> legible("x\x1b]52;c;cm0=\x07 and\n\x1b[32mok")
-'x\\x1b]52;c;cm0=\\x07 and\n\x1b[32mok'
->>> on_one_line("x\x1b[2K\r\nok: the claim is right")
-'x\\x1b[2K\\r\\nok: the claim is right'
+>>> legible("x\\x1b]52;c;cm0=\\x07 and\\n\\x1b[32mok")
+'x\\\\x1b]52;c;cm0=\\\\x07 and\\n\\x1b[32mok'
+>>> on_one_line("x\\x1b[2K\\r\\nok: the claim is right")
+'x\\\\x1b[2K\\\\r\\\\nok: the claim is right'
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Undefendable(ProgramInvalid):
-    """Raised for a Program that breaks a rule; has the evidence that voids its job."""
+    """A Program breaks a rule; the error has the evidence that voids its job."""
 
     def __init__(self, error: ProgramInvalid, evidence: Evidence, rule: Rule) -> None:
         super().__init__(error.message, error.hint)

@@ -81,9 +81,7 @@ def undecided(error: LockstepError) -> Inconclusive:
 
 
 class WrongSource(Mismatch):
-    """Raised if a carry or payload can neither be fetched nor recomputed, because the claim that produced it is
-    wrong.
-    """
+    """A carry or payload can neither be fetched nor recomputed, because the claim that produced it is wrong."""
 
     def __init__(self, record: ClaimRecord) -> None:
         super().__init__(

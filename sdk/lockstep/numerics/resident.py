@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class DeviceFailed(DoctorError):
-    """Raised if a device fails while in use: it is out of memory, or lost."""
+    """A device failed while in use: it is out of memory, or lost."""
 
 
 class Resident(Sequence[Array | None], Generic[_T]):

@@ -94,7 +94,7 @@ _FUNDS = {"StakeTooLow", "EscrowInsufficient", "ERC20InsufficientBalance", "ERC2
 
 
 class Reverted(LockstepError):
-    """Raised for a transaction that its contract reverts."""
+    """A contract reverts a transaction."""
 
     def __init__(self, rule: str, values: tuple[Any, ...], message: str, hint: str, code: str) -> None:
         super().__init__(message, hint, code=code)
@@ -105,11 +105,11 @@ class Reverted(LockstepError):
 
 
 class ChainRevert(Reverted, ChainError):
-    """The revert for a broken rule of the contracts."""
+    """A transaction breaks a rule of the contracts."""
 
 
 class FundsRevert(Reverted, FundsError):
-    """The revert for missing tokens."""
+    """A transaction needs more tokens than the account has."""
 
 
 def described(rule: str, values: tuple[Any, ...]) -> str:

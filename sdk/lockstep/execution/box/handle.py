@@ -76,17 +76,15 @@ LEAST_ASKED = 1 << 12
 
 
 class Starved(Crashed):
-    """Raised if the kernel killed the child or refused it memory: the machine lacks memory, or the job needs too
-    much.
-    """
+    """The kernel killed the child process or refused it memory: the machine lacks memory, or the job needs too much."""
 
 
 class Overdue(Crashed):
-    """Raised if the child was killed because its work exceeded the time limit."""
+    """The child process was killed because its work exceeded the time limit."""
 
 
 class Cancelled(Exception):
-    """Raised if this process has ended the child or its work."""
+    """This process has ended the child or its work."""
 
 
 _LIVE: weakref.WeakSet[Box] = weakref.WeakSet()

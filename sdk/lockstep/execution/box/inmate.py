@@ -41,7 +41,7 @@ MOST_TEXT = 2_000
 
 
 class Unmapped(LockstepError):
-    """Raised if the system refuses to map shared memory or a blob."""
+    """The system refused to map shared memory or a blob."""
 
 
 class Inmate:

@@ -111,7 +111,7 @@ def load(
 
 
 class ShownBroken(ProgramInvalid):
-    """Raised if the child has found that a Program breaks a rule."""
+    """The child process has found that a Program breaks a rule."""
 
 
 @dataclass(frozen=True)

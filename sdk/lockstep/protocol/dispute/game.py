@@ -50,7 +50,7 @@ NO_TIME = Seconds(0)
 
 
 class MoveRefused(ChainRevert):
-    """Raised for a move that the contract reverts; `rule` is the Solidity error's name, `values` its arguments."""
+    """The contract reverts a move; `rule` is the Solidity error's name, `values` its arguments."""
 
     def __init__(self, rule: str, *values: Any) -> None:
         super().__init__(rule, values, described(rule, values), HINTS[rule], f"chain.{rule}")

@@ -313,7 +313,7 @@ def staged_chunk(chunk: int, word: int) -> int:
 
 
 class OpeningWrong(Reverted, Mismatch):
-    """Raised for an opening that the Arbiter refuses; `rule` is the Solidity error's name, `values` its arguments."""
+    """The Arbiter refuses an opening; `rule` is the Solidity error's name, `values` its arguments."""
 
     def __init__(self, rule: str, *values: int) -> None:
         hint = "open the operands of this element, in order, against the defender's roots"

@@ -112,7 +112,7 @@ class Rule(IntEnum):
 
 
 class Broken(ProgramInvalid):
-    """Raised for a broken rule."""
+    """A Program or a job breaks a rule."""
 
     def __init__(self, rule: Rule, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
