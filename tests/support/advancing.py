@@ -1,4 +1,6 @@
-"""A local chain's clock moved past what nobody can shorten: attesting in which all have spoken, unwatched windows."""
+"""Advances a local chain's clock past waits that no account can shorten: attesting after all have spoken, unwatched
+windows.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,16 @@ from lockstep.protocol.market.views import all_spoken
 from lockstep.protocol.types import JobId, Seconds
 
 ACTING = frozenset(Phase) - {Phase.NONE, Phase.ATTESTING, Phase.LEAD, Phase.FINAL, Phase.FAILED, Phase.VOID}
-"""Phases that end when everybody has acted."""
+"""Phases that end when all accounts have acted."""
 
 
 @dataclass
 class Passing:
-    """Moves the clock whenever every round only waits for it, in a thread of its own.
+    """Advances the clock, in a thread of its own, whenever every round only waits for time.
 
-    A job's challenge window is passed only if it is as short as the job's other windows let it be: nobody watches such
-    a job. No move is longer than half of a window in which somebody acts, so that one who begins meanwhile is in time.
+    A job's challenge window is skipped only if it is as short as the job's other windows allow, because no test watches
+    such a job. No step exceeds half of a window in which an account acts, so that an account that begins meanwhile is
+    in time.
     """
 
     devnet: Local
@@ -32,12 +35,12 @@ class Passing:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._run, name="passing", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End, before the chain does."""
+        """Stops the thread; must be called before the chain ends."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -52,7 +55,9 @@ class Passing:
                 self.devnet.advance(Seconds(min(ahead) - now))
 
     def _ends(self, job: JobId, played: bool) -> list[Seconds | None]:
-        """The times at which what a job's rounds wait for is over; None for a round in which somebody has to act."""
+        """Returns the times at which each of a job's rounds stops waiting; None for a round in which an account must
+        act.
+        """
         market = self.contracts.market
         state, params = market.job(job), market.params(job)
         ends: list[Seconds | None] = []

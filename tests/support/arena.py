@@ -1,4 +1,4 @@
-"""Claims and games on a real chain, without services: one job, a slot for each claim, short windows."""
+"""Creates claims and games on a chain without services: one job, one slot for each claim, short windows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEPOSIT = Wei(10**21)
 
 @dataclass(frozen=True)
 class Terms:
-    """What a job of the arena trains: Programs, roots and shapes."""
+    """Programs, roots and shapes that a job of the arena trains."""
 
     step: Program
     encode: Program
@@ -51,7 +51,7 @@ class Terms:
 
 
 def params_of(terms: Terms, slots: int) -> JobParams:
-    """One round, long windows, short clocks, nobody but the slot owners to merge."""
+    """Returns parameters of one round with long windows and short clocks, in which only slot owners merge."""
     zero = StateRoot(merkle.EMPTY[terms.payload_depth])
     return job_params(
         spec_digest=Digest(bytes(31) + b"\1"), step_program=Digest(terms.step.root),
@@ -69,12 +69,12 @@ def params_of(terms: Terms, slots: int) -> JobParams:
 
 @dataclass(frozen=True)
 class Spent:
-    """One transaction of a game."""
+    """Gas and size of one transaction in a game."""
 
     call: str
     gas: int
     bytes: int
-    """Of its data."""
+    """Bytes of the transaction's data."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Outcome:
 
 @dataclass
 class Arena:
-    """A chain with the contracts, a worker and a challenger who have deposited; every transaction is mined at once."""
+    """A chain with the contracts, a worker and a challenger with deposits; every transaction is mined at once."""
 
     devnet: Local
     contracts: Contracts
@@ -113,7 +113,7 @@ class Arena:
     spent: list[Spent] = field(default_factory=list)
     jobs: int = 0
     bodies: dict[ClaimId, Body] = field(default_factory=dict)
-    """What the claims say."""
+    """Bodies of the claims."""
 
     @staticmethod
     def start(folder: Path) -> Arena:
@@ -122,12 +122,12 @@ class Arena:
 
     @staticmethod
     def in_memory() -> Arena:
-        """The same on a chain in memory."""
+        """Starts an arena on a chain in memory."""
         return Arena.on(MemoryDevnet(arbiter=ReferenceArbiter()))
 
     @staticmethod
     def on(devnet: Local) -> Arena:
-        """The contracts and the accounts on a chain that runs."""
+        """Sets up contracts and accounts on a running chain."""
         for method, arguments in (
             ("evm_setIntervalMining", [0]), ("evm_setAutomine", [True]), ("anvil_autoImpersonateAccount", [True]),
         ):  # fmt: skip
@@ -145,20 +145,20 @@ class Arena:
         self.devnet.stop()
 
     def send(self, call: Call, sender: LocalAccount | Address) -> Any:
-        """One transaction, mined; a revert raises its rule. Returns the receipt."""
+        """Sends one transaction, which is mined; returns the receipt. A revert raises the error of the broken rule."""
         address = Address(sender if isinstance(sender, str) else sender.address)
         receipt = transact(self.devnet, call, address)
         self.spent.append(Spent(call.label, int(receipt["gasUsed"], 16), len(call.data)))
         return receipt
 
     def _request(self, method: str, *arguments: Any) -> Any:
-        """Plain JSON-RPC: web3's own way to send asks the node four times."""
+        """Makes a plain JSON-RPC request: web3 would send four for a transaction."""
         answer = self.devnet.w3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
         assert "error" not in answer, f"{method}: {answer}"
         return answer["result"]
 
     def now(self) -> Seconds:
-        """Chain time."""
+        """Returns the chain's time."""
         return Seconds(self.devnet.w3.eth.get_block("latest")["timestamp"])
 
     # -- claims
@@ -166,13 +166,16 @@ class Arena:
     def claims(
         self, terms: Terms, slots: int, trace: Callable[[Seed, int], Sequence[StateRoot]], ends: Callable[[int], Any]
     ) -> list[ClaimId]:
-        """One job with `slots` claims by the worker: `trace(seed, slot)` gives S_1 .. S_T, `ends(slot)` (out, out2)."""
+        """Creates one job with `slots` claims by the worker; `trace(seed, slot)` returns S_1 ..
+
+        S_T, `ends(slot)` (out, out2).
+        """
         return self.claims_of(params_of(terms, slots), trace, ends)
 
     def claims_of(
         self, params: JobParams, trace: Callable[[Seed, int], Sequence[StateRoot]], ends: Callable[[int], Any]
     ) -> list[ClaimId]:
-        """The same of a job with these parameters."""
+        """Creates claims as `claims`, in a job with the given parameters."""
         market, account, slots = self.contracts.market, self.worker, params.role.slots
         self.jobs += 1
         self.send(market.create(params, self.jobs, params.escrow), account)
@@ -202,11 +205,11 @@ class Arena:
         return keccak(claim + worker + said.trace_root + said.out + said.out2 + bytes(32) + opened.nonce)
 
     def merge(self, job: JobId, out: StateRoot, out2: StateRoot) -> ClaimId:
-        """Freezes round 0 and has the worker merge it."""
+        """Freezes round 0 and lets the worker merge it."""
         market = self.contracts.market
         revealed = range(market.params(job).role.slots)
         bodies = [self.bodies[market.claim_id_of(job, 0, slot)] for slot in revealed]
-        # Nobody speaks: what was revealed is accepted when the window is over.
+        # No receipts are given: revealed claims are accepted at the end of the window.
         self.devnet.advance(WINDOW)
         self.send(market.freeze(job, 0, bodies), self.worker)
         self.send(market.merge(job, 0, out, out2, "", 1), self.worker)
@@ -215,7 +218,7 @@ class Arena:
         return merged
 
     def last_job(self) -> JobId:
-        """The job created last."""
+        """Returns the job created last."""
         market = self.contracts.market
         topic = keccak(b"JobCreated(bytes32,address,bytes32,uint256,uint256)")
         request: Any = {"address": market.address, "fromBlock": 0, "topics": ["0x" + topic.hex()]}
@@ -224,7 +227,7 @@ class Arena:
     # -- games
 
     def play(self, opening: moves.Open, defender: Policy, challenger: Policy, twin: Match | None = None) -> Outcome:
-        """One game to its end; with a `twin`, the Python game beside it is compared after every move."""
+        """Plays one game to its end; with a `twin`, compares it with the Python game after every move."""
         contract = self.contracts.game
         game_id = game.game_id(opening.claim, Address(self.challenger.address), opening.nonce)
         before = len(self.spent)
@@ -244,11 +247,11 @@ class Arena:
     def convicted(
         self, lie: Lie, held: PlainClaim, truth: PlainClaim, twin: Match, nonce: Callable[[], int]
     ) -> Outcome:  # fmt: skip
-        """A game about a lie that `held` tells: it must end with a conviction where the lie is. Then it is undone."""
+        """Plays a game about the lie in `held`: it must end with a conviction at the lie. Then reverts the chain."""
         mark = self.devnet.snapshot()
         opening = honest.opening(twin.claim, truth, held.trace, nonce())
         if opening is None:
-            # The chain's seed decides whether S_t shows a lie or rounds it away; G shows it always.
+            # Whether rounding hides the lie in S_t depends on the chain's seed; G always shows it.
             opening = open_at(twin.claim, held, 1, nonce())
         outcome = self.play(opening, defends(held), challenges(truth), twin)
         assert outcome.verdict == moves.Verdict.FRAUD
@@ -263,7 +266,7 @@ class Arena:
     def begin(
         self, game_id: GameId, opening: moves.Open, twin: Match | None = None
     ) -> tuple[game.Game, list[moves.GameEvent]]:
-        """Opens a game and leaves it there."""
+        """Opens a game and returns its id and events, without playing on."""
         return self._step(game_id, opening, self.challenger, twin)
 
     def _step(
@@ -277,12 +280,12 @@ class Arena:
             seen = len(twin.log)
             twin.now = Seconds(self.now() - twin.seconds_per_move)
             twin.play(move, Address(sender.address))
-            # The twin meters no gas.
+            # The twin does not meter gas.
             assert twin.state == replace(state, spent=0), f"the stored game after {move.call}"
             assert twin.log[seen:] == events, f"the events of {move.call}"
         return state, events
 
 
 def plain(log: Any) -> Any:
-    """A receipt's log as web3 gives it."""
+    """Converts a receipt's log to the form that web3 returns."""
     return {"topics": [bytes.fromhex(t[2:]) for t in log["topics"]], "data": bytes.fromhex(log["data"][2:])}

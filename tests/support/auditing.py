@@ -1,6 +1,6 @@
-"""One job with witnesses on the pure rules: traces right or wrong from a step on, accounts that look or lie.
+"""One job with witnesses on the pure rules: right traces and traces wrong from a step on, honest and lying witnesses.
 
-`Stage` plays by name, `Season` at random: whoever is honest acts in time, everybody else as it likes.
+`Stage` plays named acts, `Season` random ones: honest accounts act in time, others arbitrarily.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOKERS = (HONEST, HONEST_TOO, LAZY, COPYING, CARTEL, SILENT, LISTED)
 STEPS = 5
 FUNDS = 100_000
 LINKS = 64
-"""Preimages in a chain."""
+"""Number of preimages in a hash chain."""
 ROOT = keccak(b"root")
 
 PARAMS = job_params(
@@ -48,7 +48,7 @@ PARAMS = job_params(
 
 
 def chain_of(name: bytes) -> list[Digest]:
-    """A hash chain: the head first, then the preimages in the order in which duties take them."""
+    """Returns a hash chain: the head, then the preimages in the order in which duties use them."""
     values = [keccak(name)]
     for _ in range(LINKS):
         values.append(keccak(values[-1]))
@@ -57,35 +57,35 @@ def chain_of(name: bytes) -> list[Digest]:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a worker claims, and what is true."""
+    """A worker's claimed trace and the true one."""
 
     claim: ClaimId
     wrong_from: int | None
-    """The first wrong step; None: an honest claim."""
+    """The first wrong step; None for an honest claim."""
     carries: bool = False
 
     @cached_property
     def claimed(self) -> WideClaim:
-        """The states that the claim has."""
+        """Returns the claimed states."""
         return WideClaim(self.claim, STEPS, self.wrong_from)
 
     @cached_property
     def true(self) -> WideClaim:
-        """The states that it should have."""
+        """Returns the true states."""
         return self.claimed.truth
 
     @property
     def body(self) -> Body:
-        """The claim's three words."""
+        """Returns the claim's three words."""
         return self.claimed.body
 
     def proof(self, t: int) -> tuple[Digest, ...]:
-        """leaf(S_t) is in the claim's trace."""
+        """Proves that leaf(S_t) is in the claim's trace."""
         return tuple(merkle.proof(self.claimed.levels, t - 1))
 
     @property
     def reveal(self) -> Reveal:
-        """What the worker opens."""
+        """Returns the worker's reveal."""
         body = self.body
         nonce = keccak(self.claim + b"nonce")
         return Reveal(body, nonce, self.proof(STEPS), "", "payload", self.carries)
@@ -93,7 +93,7 @@ class Trace:
 
 @dataclass
 class Stage:
-    """A market, its witnesses, one job; time moves when it is told to."""
+    """A market with witnesses and one job; time moves only by `later`."""
 
     params: JobParams = PARAMS
     funds: int = FUNDS
@@ -112,11 +112,11 @@ class Stage:
     # -- time and money
 
     def later(self, seconds: int = 1, blocks: int = 1) -> None:
-        """The next act is in a later block."""
+        """Puts the next act in a later block."""
         self.block = Block(self.block.number + blocks, Seconds(self.block.time + seconds), BlockHashes())
 
     def wealth(self, who: Address) -> int:
-        """Everything that an account has in the vault."""
+        """Returns everything that an account has in the vault."""
         books = self.market.books
         locked = sum(lock.amount for lock in books.locks.values() if lock.account == who)
         return books.free[who] + books.credits[who] + locked
@@ -130,7 +130,10 @@ class Stage:
         return ids.claim_id(self.job, r, self.market.rounds[self.job, r].attempt, slot)
 
     def to_revealed(self, r: int = 0, wrong: dict[int, int] | None = None, carries: bool = False) -> None:
-        """Every slot revealed; `wrong`: slot -> the step from which its claim is wrong; each `carries`, or none."""
+        """Plays a round until every slot is revealed.
+
+        `wrong` maps a slot to its first wrong step; with `carries` every claim starts from a carry.
+        """
         self.market.start_round(self.block, self.job, r)
         for slot, worker in enumerate(WORKERS):
             self.market.join(self.block, worker, self.job, r, slot)
@@ -145,18 +148,18 @@ class Stage:
             self.market.reveal(self.block, worker, self.job, r, slot, self.traces[self.claim(slot, r)].reveal)
 
     def freeze(self, r: int = 0) -> None:
-        """With the bodies of whatever is revealed."""
+        """Freezes a round with the bodies of its revealed slots."""
         named = [ids.claim_id(self.job, r, self.market.rounds[self.job, r].attempt, s) for s in range(3)]
         bodies = [self.traces[c].body for c in named if self.market.status(c) == ClaimStatus.REVEALED]
         self.market.freeze(self.block, self.job, r, bodies)
 
     def convict(self, claim: ClaimId, t: int) -> None:
-        """A game's verdict; t = 0: the defender was silent."""
+        """Convicts a claim by a game's verdict; t = 0: the defender was silent."""
         self.market.on_open(self.block, claim, self.body(claim))
         self.market.on_convicted(self.block, claim, t, [CHALLENGER], [])
 
     def body(self, claim: ClaimId) -> Body:
-        """The claim's three words, a merge's included."""
+        """Returns the three words of a claim or merge."""
         if claim in self.traces:
             return self.traces[claim].body
         ro = self.market.rounds[self.job, self.market.claims[claim].round]
@@ -171,7 +174,7 @@ class Stage:
             self.witnesses.enrol(self.block, one, self.job, self.chains[one][0])
 
     def draw(self, r: int = 0) -> AuditId:
-        """Fixes the beacon, waits for its block, draws."""
+        """Fixes the beacon, waits for its block, draws; returns the audit."""
         self.witnesses.draw(self.block, self.job, r)
         self.later(blocks=2)
         self.witnesses.draw(self.block, self.job, r)
@@ -192,14 +195,14 @@ class Stage:
         return self.chains[duty.account][duty.serial]
 
     def step(self, audit: AuditId, i: int) -> int:
-        """t*."""
+        """Returns the duty's t*."""
         return draws.step_of(self.preimage(audit, i), self.witnesses.audits[audit].beacon, i, STEPS)
 
     def word(
         self, audit: AuditId, i: int, held: WideClaim, agrees: bool, state: StateRoot | None = None,
         leaf: StateLeaf | None = None,
     ) -> Word:  # fmt: skip
-        """A verdict of somebody who holds these states."""
+        """Returns the verdict of a witness that has these states."""
         trace, u = self.trace_of(audit, i), draws.seen_of(self.step(audit, i), STEPS)
         proof, preimage = trace.proof(u) if agrees else (), self.preimage(audit, i)
         place = draws.leaf_word(preimage, self.witnesses.audits[audit].beacon, i)
@@ -207,18 +210,19 @@ class Stage:
         return Word(preimage, state, leaf, salt_of(audit, i), agrees, trace.body, proof)
 
     def seen(self, audit: AuditId, i: int) -> Word:
-        """An honest witness's verdict."""
+        """Returns an honest witness's verdict."""
         trace, t = self.trace_of(audit, i), self.step(audit, i)
         wrong = trace.wrong_from
         return self.word(audit, i, trace.true, agrees=wrong is None or wrong > t)
 
     def said(self, audit: AuditId, i: int) -> Word:
-        """The verdict of one that the worker told whatever it asked."""
+        """Returns the verdict of a witness that the worker gave all its data."""
         return self.word(audit, i, self.trace_of(audit, i).claimed, agrees=True)
 
     def listed(self, audit: AuditId, i: int) -> Word:
-        """The verdict of one that has the worker's list of roots alone: it takes the leaf from the base, which is
-        public."""
+        """Returns the verdict of a witness that has only the worker's list of roots; it takes the leaf from the public
+        base.
+        """
         claimed, preimage = self.trace_of(audit, i).claimed, self.preimage(audit, i)
         place = draws.leaf_word(preimage, self.witnesses.audits[audit].beacon, i)
         return self.word(audit, i, claimed, agrees=True, leaf=state(b"base").leaf(place))
@@ -241,7 +245,7 @@ class Stage:
     # -- what must hold
 
     def check(self) -> None:
-        """Money is neither made nor lost; the list and the counts are those of the witnesses and duties."""
+        """Checks that money is conserved, and that list and counters match witnesses and duties."""
         books, market = self.witnesses.market.books, self.witnesses
         assert books.owed == books.tokens, "the books hold what the vault holds"
         assert min([*books.free.values(), *books.credits.values(), books.total_escrow]) >= 0
@@ -262,7 +266,7 @@ def salt_of(audit: AuditId, i: int) -> Digest:
 
 @dataclass
 class Season:
-    """A whole job at random: workers that cheat, volunteers that may notice, witnesses of every kind."""
+    """A whole job at random: cheating workers, volunteers that may notice, all kinds of witnesses."""
 
     dice: random.Random
     stage: Stage = field(init=False)
@@ -284,7 +288,7 @@ class Season:
         )
 
     def play(self) -> None:
-        """Until the job is done and every duty closed."""
+        """Plays until the job is done and every duty closed."""
         stage = self.stage
         for who in self.dice.sample(LOOKERS, self.dice.randint(1, len(LOOKERS))):
             stage.enrol(who)
@@ -312,7 +316,7 @@ class Season:
     # -- who does what
 
     def _look(self) -> None:
-        """Honest witnesses act as soon as they may."""
+        """Lets honest witnesses act as soon as they may."""
         stage = self.stage
         for audit in list(stage.witnesses.audits):
             for i, duty in stage.duties(audit).items():
@@ -363,7 +367,7 @@ class Season:
         return self.stage.market.jobs[self.stage.job].started
 
     def _verdicts(self, claim: ClaimId) -> Iterator[Callable[[], object]]:
-        """Volunteers convict what is wrong where it is wrong; a silent defender loses whatever it claimed."""
+        """Yields verdicts: volunteers convict at the wrong step; a silent defender loses any claim."""
         trace, d = self.stage.traces.get(claim), self.dice
         if trace is None or not self.stage.market.window_open(self.stage.block, claim):
             return
@@ -397,7 +401,7 @@ class Season:
             yield lambda: stage.commit(audit, i, garbage)
 
     def _anything(self) -> Iterator[Callable[[], object]]:
-        """Mostly refused."""
+        """Yields arbitrary calls, most of which are refused."""
         stage, d = self.stage, self.dice
         who = d.choice((*LOOKERS, *WORKERS, ANYONE))
         liar = d.choice((LAZY, COPYING, CARTEL, SILENT, LISTED))
@@ -419,7 +423,7 @@ class Season:
         self.outcomes.append((account, outcome, audit, i))
 
     def _close(self) -> None:
-        """What is left of the duties closes for the asking."""
+        """Closes the remaining duties."""
         for audit in list(self.stage.witnesses.audits):
             for i, duty in self.stage.duties(audit).items():
                 if duty.status != DutyStatus.CLOSED:

@@ -1,4 +1,4 @@
-"""A job that nobody could defend: its step has a map of 33 instructions, one more than a contract evaluates."""
+"""A job that could not be defended: its step has a map with 33 instructions, one more than the contract evaluates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.support.params import amended
 
 
 def step_program() -> Program:
-    """The toy job's, with negations after one of its maps until there are too many; nothing else is wrong."""
+    """Returns the toy job's step with negations added after a map until there are too many; everything else is
+    valid.
+    """
     good = toyjob.step_program()
     at = next(i for i, op in enumerate(good.ops) if op.kind == Kind.MAP and op.instrs)
     op = good.ops[at]
@@ -28,12 +30,12 @@ def step_program() -> Program:
 
 
 def schedule() -> JobPrograms:
-    """The toy job's Programs, the step this one."""
+    """Returns the toy job's Programs with this step."""
     return replace(toyjob.schedule(), step=step_program())
 
 
 def publish(store: ContentStore, **changes: object) -> JobParams:
-    """Store the job's parts as a careless requester would."""
+    """Stores the job's parts, as a careless requester would; returns its parameters."""
     params, program = toyjob.publish(store, **changes), step_program()
     spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     spec = replace(spec, programs={**spec.programs, "step": store.put(encode_program(program))})

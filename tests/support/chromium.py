@@ -1,4 +1,4 @@
-"""Debian's Chromium by playwright, and what it finds wrong with a page."""
+"""Runs Debian's Chromium through playwright, and reports defects of pages."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def started() -> Iterator[Any]:
-    """A browser without a window."""
+    """Yields a headless browser."""
     from playwright.sync_api import sync_playwright
 
     assert Path(CHROMIUM).exists(), "no Chromium: `apt-get install chromium`, or name one in LOCKSTEP_CHROMIUM"
     with sync_playwright() as driver:
-        # As root Chromium has no sandbox of its own.
+        # As root, Chromium runs without its own sandbox.
         running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
         running.close()
 
 
 def opened(browser: Any, url: str, **options: Any) -> tuple[Any, list[str]]:
-    """A page in a context of its own, and what it complained about."""
+    """Opens a page in a new context; returns it with the list of its console errors."""
     context = browser.new_context(locale="en-US", reduced_motion="reduce", **options)
     said: list[str] = []
     return another(context, url, said), said
 
 
 def another(context: Any, url: str, said: list[str]) -> Any:
-    """One more page of a context; `said` gets what it complains about."""
+    """Opens one more page in a context; its console errors are appended to `said`."""
     page = context.new_page()
     page.on("console", lambda m: said.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: said.append(f"exception: {e}"))
@@ -48,7 +48,7 @@ def another(context: Any, url: str, said: list[str]) -> Any:
 
 
 def serious(page: Any) -> list[str]:
-    """Returns the serious and critical findings of axe, and by how much a page is wider than its window."""
+    """Returns the serious and critical findings of axe, and the pixels by which a page is wider than its window."""
     assert AXE.exists(), "no axe-core: run `make test-pages`, which fetches it"
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     faults = [f"{wide} px too wide"] if wide > 1 else []

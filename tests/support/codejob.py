@@ -1,4 +1,4 @@
-"""A toy job of codes, scales, groups and partials: every form of `quant` and `qdot` in one step."""
+"""A toy job with codes, scales, groups and partials: every form of `quant` and `qdot` in one step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _state(index: int, *strides: int, offset: int = 0) -> View:
 
 
 def step_program() -> Program:
-    """The state and its layout are those of `games.step_program`."""
+    """Returns the step Program; state and layout are those of `games.step_program`."""
     words = N // CODES
     stream = STOCHASTIC + 5
     small = (_op(SMALL_CODES, 0, 1), _op(DICED_CODES, 0, 1), _op(SMALL_SCALES, 0, 1), _op(DICED_SCALES, 0, 1))
@@ -58,7 +58,7 @@ def step_program() -> Program:
             p1=stream + 1,
         ),
         Op(Kind.QUANT, F32, (2,), (_state(1, 0, 1, offset=20),), (RAGGED,), Quant.SCALES_POWER, p0=LARGE),
-        # 9: words of which nobody made codes: -128 is among them.
+        # 9: words that no op has made codes, including -128.
         Op(Kind.RANDOM, I32, (2 * LARGE,), (), p0=9),
         Op(
             Kind.FOLD, F32, (2,),
@@ -74,7 +74,7 @@ def step_program() -> Program:
             Kind.FOLD, F32, (), (_op(WORDS, 16), _op(LARGE_CODES, 16), _op(DICED_SCALES, 1, offset=250), _op(6, 0)),
             (8,), Fold.QDOT, p0=16,
         ),
-        # 13: what was found, carried.
+        # 13: the results, carried.
         Op(
             Kind.CONCAT, F32, (FOUND,),
             (*(_op(i, stride) for i, stride in ((LONG, 1), (ALONE, 1), (PAIR, 0), (STRANGE, 0), (LARGE_SCALES, 1))),),

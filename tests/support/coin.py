@@ -1,4 +1,4 @@
-"""An ERC-20 as old stable coins are: six decimals, no permit, and no change of an allowance that is not zero."""
+"""An ERC-20 like old stable coins: six decimals, no permits, and no change of a nonzero allowance."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ contract Coin {
     }
 }
 """
-"""Its calls return nothing, as Tether's do."""
+"""Solidity source; its functions return nothing, as Tether's."""
 
 
 @cache
 def creation_code() -> bytes:
-    """Compiles the contract, with the compiler that ours are made by."""
+    """Compiles the contract with the compiler of the project's contracts."""
     request = {
         "language": "Solidity", "sources": {"Coin.sol": {"content": SOURCE}},
         "settings": {"evmVersion": "paris", "outputSelection": {"*": {"Coin": ["evm.bytecode.object"]}}},
@@ -64,7 +64,7 @@ def creation_code() -> bytes:
 
 
 def deploy_coin(devnet: Local) -> Address:
-    """Deploys the coin from an account of its own; returns its address."""
+    """Deploys the coin from a separate account; returns its address."""
     account, w3 = devnet.account("mint"), devnet.w3
     signed = account.sign_transaction({
         "chainId": w3.eth.chain_id, "nonce": w3.eth.get_transaction_count(account.address), "data": creation_code(),

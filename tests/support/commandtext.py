@@ -1,4 +1,4 @@
-"""Commands as texts name them: in hints, help, docstrings and documents, held against the tree of commands."""
+"""Extracts commands named in hints, help, docstrings and documents, and checks them against the command tree."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.support.published import commands
 
 PACKAGES = ("sdk/lockstep", "coordinator", "worker", "verifier")
 VALUE = "X"
-"""Stands for what an f-string computes."""
+"""Placeholder for a value computed by an f-string."""
 GIVEN_TO_ALL = {"--help", "--version", "--json", "--network"}
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text of the code base, and where it stands."""
+    """A text of the code base, with its location."""
 
     where: str
     text: str
 
 
 def strings(node: ast.AST) -> Iterator[str]:
-    """Every string in an expression, an f-string with a placeholder for each value."""
+    """Yields every string in an expression, with a placeholder for each value of an f-string."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
@@ -47,7 +47,7 @@ def strings(node: ast.AST) -> Iterator[str]:
 
 @cache
 def error_names() -> frozenset[str]:
-    """Every class of the error tree, wherever it is defined."""
+    """Returns the names of all classes in the error tree, wherever defined."""
     found, todo = set(), [errors.LockstepError]
     while todo:
         kind = todo.pop()
@@ -57,19 +57,19 @@ def error_names() -> frozenset[str]:
 
 
 def sources(root: Path) -> Iterator[Path]:
-    """Every module of the product."""
+    """Yields every module of the product."""
     for package in PACKAGES:
         yield from sorted((root / package).rglob("*.py"))
 
 
 @cache
 def parsed(file: Path) -> ast.Module:
-    """A module's tree."""
+    """Returns a module's syntax tree."""
     return ast.parse(file.read_text())
 
 
 def hints(root: Path) -> Iterator[Text]:
-    """Every text that a user may get as a hint: of an error, of a rule of the contracts, of an unpaid round."""
+    """Yields every text that a user may get as a hint: of errors, of reverts, of unpaid rounds."""
     for file in sources(root):
         for node in ast.walk(parsed(file)):
             if isinstance(node, (ast.Call, ast.Assign, ast.AnnAssign)):
@@ -94,7 +94,7 @@ def _hints_of(node: ast.Call | ast.Assign | ast.AnnAssign) -> Iterator[str]:
 
 
 def code_texts(root: Path) -> Iterator[Text]:
-    """Every string of the code, docstrings and help texts among them."""
+    """Yields every string of the code, docstrings and help texts included."""
     for file in sources(root):
         tree = parsed(file)
         for node in tree.body:
@@ -103,13 +103,13 @@ def code_texts(root: Path) -> Iterator[Text]:
 
 
 def documents(root: Path) -> Iterator[Path]:
-    """What people read."""
+    """Yields the documents for readers."""
     yield root / "README.md"
     yield from sorted(p for p in (root / "docs").rglob("*.md") if "reference" not in p.parts)
 
 
 def quoted(text: str) -> Iterator[str]:
-    """What stands in backquotes, on one line or over two."""
+    """Yields text in backquotes, on one line or two."""
     text = re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.MULTILINE | re.DOTALL)
     for span in re.findall(r"`([^`]+)`", text):
         if "\n\n" not in span:
@@ -117,7 +117,7 @@ def quoted(text: str) -> Iterator[str]:
 
 
 def blocks(text: str) -> Iterator[str]:
-    """The lines of fenced and indented blocks, continued ones as one, without comments."""
+    """Yields the lines of fenced and indented blocks, continued lines joined, without comments."""
     inside, kept = False, ""
     for line in text.splitlines():
         if line.startswith(("```", "~~~")):
@@ -132,7 +132,7 @@ def blocks(text: str) -> Iterator[str]:
 
 
 def named_commands(text: str) -> Iterator[str]:
-    """Commands that a text has in backquotes, or in its blocks, each from its first word after `lockstep` on."""
+    """Yields the commands in backquotes or blocks of a text, each from the word after `lockstep`."""
     for span in quoted(text):
         yield from _of_line(span)
         words = span.split()
@@ -144,7 +144,7 @@ def named_commands(text: str) -> Iterator[str]:
 
 @cache
 def _nouns() -> frozenset[str]:
-    """First words of commands that have two."""
+    """Returns first words of commands with two words."""
     return frozenset({words[0] for words in commands() if len(words) > 1} | {"guard"})
 
 
@@ -156,7 +156,7 @@ def _of_line(line: str) -> Iterator[str]:
 
 
 def wrong(command: str) -> str | None:
-    """What is wrong with a command as a text has it; None if the tree has it, options and all."""
+    """Describes the defect of a command in a text; None if the tree has the command with all its options."""
     words = [w for w in re.sub(r"[\[\]()]", " ", command).split() if w not in ("...", "…")]
     path, rest = _path(words)
     if path is None:
@@ -176,7 +176,9 @@ def wrong(command: str) -> str | None:
 
 
 def _path(words: Sequence[str]) -> tuple[tuple[str, ...] | None, Sequence[str]]:
-    """The longest beginning that is a command or a noun, and what follows; `guard` is any program's."""
+    """Returns the longest prefix that is a command or a noun, and the remaining words; `guard` belongs to every
+    program.
+    """
     tree: set[tuple[str, ...]] = set(commands())
     nouns = {path[:n] for path in tree for n in range(1, len(path))}
     if words and words[0] == "guard":
@@ -189,13 +191,13 @@ def _path(words: Sequence[str]) -> tuple[tuple[str, ...] | None, Sequence[str]]:
             return path, words[length:]
         if path in nouns:
             rest = words[length:]
-            # "`worker stake | drain`" is two of a noun's verbs, "`lockstep worker`" the noun.
+            # "`worker stake | drain`" names two verbs of a noun, "`lockstep worker`" the noun.
             return (path, rest) if not rest else (None, rest)
     return None, words
 
 
 def options_of_all() -> frozenset[str]:
-    """Every option of every command."""
+    """Returns every option of every command."""
     every: set[str] = set(GIVEN_TO_ALL)
     for leaf in commands().values():
         leaf_any: Any = leaf

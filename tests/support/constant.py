@@ -1,4 +1,4 @@
-"""A job whose three Programs have one op each, 7 + 1, and every claim that can be made with it.
+"""A job whose three Programs have one op each, 7 + 1, and all possible claims on it.
 
 All tensors are scalars of i32. Step: [live, anchor, carry, clock] -> [8, anchor, carry, clock]; encode: -> [8, carry];
 merge: the 16 entries of three slots -> [8, 8]. tests/forge/Constant.sol has the same.
@@ -28,8 +28,9 @@ SCALAR = TensorHeader(I32, ())
 
 
 class Lie(IntEnum):
-    """What is wrong with a claim: the step's word, the encode's, a leaf of padding, an alias, a state that nobody can
-    open."""
+    """The wrong part of a claim: the step's word, the encode's, a leaf of padding, an alias, or a state that cannot be
+    opened.
+    """
 
     NONE = 0
     VALUE = 1
@@ -40,47 +41,47 @@ class Lie(IntEnum):
 
 
 def held(word: int) -> Contents:
-    """A scalar."""
+    """Returns a scalar tensor."""
     return Contents(SCALAR, struct.pack("<I", word))
 
 
 @cache
 def root_of(word: int) -> TensorRoot:
-    """A scalar's root."""
+    """Returns a scalar's root."""
     return merkle.scalar_root(I32, word)
 
 
 @cache
 def program(entries: int, outputs: tuple[tuple[int, int], ...]) -> Program:
-    """7 + 1, from a state of so many entries; outputs as (kind, index)."""
+    """Returns the Program 7 + 1 for a state of `entries` entries, with outputs as (kind, index)."""
     seven, one = View(Tag.IOTA, 0, 7, ()), View(Tag.IOTA, 0, 1, ())
     op = Op(Kind.MAP, I32, (), (seven, one), instrs=(Instr(scalar.Opcode.IADD, 0, 1),), cumulative=1)
     return Program((op,), (SCALAR,) * entries, tuple(Alias(kind, index) for kind, index in outputs))
 
 
 def step_program() -> Program:
-    """[live, anchor, carry, clock] -> [8, anchor, carry, clock]."""
+    """Returns the step Program: [live, anchor, carry, clock] -> [8, anchor, carry, clock]."""
     return program(4, ((1, 0), (2, 1), (2, 2), (2, 3)))
 
 
 def encode_program() -> Program:
-    """-> [8, carry]."""
+    """Returns the encode Program: -> [8, carry]."""
     return program(4, ((1, 0), (2, 2)))
 
 
 def merge_program(entries: int = 16) -> Program:
-    """-> [8, 8]."""
+    """Returns the merge Program: -> [8, 8]."""
     return program(entries, ((1, 0), (1, 0)))
 
 
 def dataset_root() -> TensorRoot:
-    """One row of one word."""
+    """Returns the root of a dataset with one row of one word."""
     return TensorRoot(Digest(merkle.tensor_root(I32, (1, 1), struct.pack("<I", ROW))))
 
 
 @dataclass(frozen=True)
 class ConstantStep:
-    """One transition as somebody claims it."""
+    """One transition as claimed."""
 
     program: Program
     before: tuple[bytes, ...]
@@ -102,7 +103,7 @@ class ConstantStep:
 
     @cached_property
     def after(self) -> tuple[bytes, ...]:
-        """The entries of S_t."""
+        """Returns the entries of S_t."""
         made = [root_of(self.value) if a.kind == Alias.OP_KIND else self.before[a.index] for a in self.program.outputs]
         if self.lie == Lie.ALIAS:
             made[1] = Digest(b"\x55" * 32)
@@ -123,28 +124,28 @@ class ConstantStep:
 
 @dataclass(frozen=True)
 class ConstantClaim:
-    """A slot's claim (one step, then the encode), or a merge's."""
+    """A claim of a slot (one step, then the encode) or of a merge."""
 
     zero: tuple[bytes, ...]
     """The entries of S_0."""
     lie: Lie = Lie.NONE
     is_merge: bool = False
     start: StateRoot | None = None
-    """S_0 of a merge, whose entries nobody is asked for."""
+    """S_0 of a merge, whose entries are never needed."""
 
     @staticmethod
     def of_slot(base: bytes, carry: bytes, clock: int, lie: Lie = Lie.NONE) -> ConstantClaim:
-        """From the round's base, the slot's carry and the steps done before."""
+        """Creates a slot's claim from the round's base, the slot's carry and the steps done before."""
         return ConstantClaim((base, base, carry, root_of(clock)), lie)
 
     @staticmethod
     def of_merge(start: StateRoot, lie: Lie = Lie.NONE, entries: int = 16) -> ConstantClaim:
-        """From S_0, as the market computes it."""
+        """Creates a merge's claim from S_0 as the market computes it."""
         return ConstantClaim((EMPTY[0],) * entries, lie, is_merge=True, start=start)
 
     @property
     def truth(self) -> ConstantClaim:
-        """The same without its lie."""
+        """Returns the claim without its lie."""
         return replace(self, lie=Lie.NONE)
 
     @property
@@ -153,13 +154,13 @@ class ConstantClaim:
 
     @property
     def wrong_from(self) -> int:
-        """The first transition that is wrong; 0: none is."""
+        """Returns the first wrong transition; 0 if there is none."""
         if self.lie == Lie.NONE or (self.is_merge and self.lie in (Lie.ENCODED, Lie.ALIAS, Lie.FORGED)):
             return 0
         return 2 if self.lie == Lie.ENCODED else 1
 
     def step(self, t: int) -> ConstantStep:
-        """Transition t."""
+        """Returns transition t."""
         return self._steps[t - 1]
 
     @cached_property
@@ -187,7 +188,7 @@ class ConstantClaim:
         return tuple(states)
 
     def leaf(self, word: int, u: int = 1) -> StateLeaf:
-        """The leaf of a slot's S_1 that a witness's word names."""
+        """Returns the leaf of a slot's S_1 that a witness's word selects."""
         assert u == 1, "of the two states the last one is public"
         first = self.step(1)
         outputs = first.program.outputs
@@ -195,11 +196,11 @@ class ConstantClaim:
 
     @cached_property
     def levels(self) -> Levels:
-        """Over the trace."""
+        """Returns the Merkle levels over the trace."""
         return merkle.levels([merkle.leaf(state) for state in self.trace])
 
     @cached_property
     def body(self) -> Body:
-        """What the claim says."""
+        """Returns the claim's body."""
         out, out2 = self._steps[-1].after
         return Body(TraceRoot(self.levels[-1][0]), StateRoot(out), StateRoot(out2))

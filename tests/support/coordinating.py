@@ -1,4 +1,4 @@
-"""A coordinator's parts without a chain: games and merges by number, an aggregator and a sender that only take note."""
+"""Parts of a coordinator without a chain: numbered games and merges, and a recording aggregator and sender."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ME = Address("0x" + "44" * 20)
 
 
 class Held:
-    """In the place of an aggregator: every claim is in memory but those that are `far`."""
+    """Replaces an aggregator: every claim is in memory except those in `far`."""
 
     job: Any = SimpleNamespace(box=None)
 
@@ -37,7 +37,7 @@ class Held:
 
 
 class Sent:
-    """In the place of a sender: what was sent is mined, but for what the chain refuses."""
+    """Replaces a sender: everything sent is mined, except what the chain refuses."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -64,10 +64,10 @@ class Sent:
 
 
 def claim(n: int) -> Any:
-    """A merge of ours."""
+    """Returns a merge of this coordinator."""
     return SimpleNamespace(id=reading.hex32(bytes([n]) * 32), job=NAME, round=n)
 
 
 def game(n: int) -> tuple[Any, Any]:
-    """An open game about merge n."""
+    """Returns an open game about merge n."""
     return SimpleNamespace(id=reading.hex32(bytes([0x80 + n]) * 32)), claim(n)

@@ -1,4 +1,4 @@
-"""Gas and bytes of a deployment, of a job of 10 rounds x 8 slots, of a game, measured on Anvil.
+"""Measures, on Anvil, gas and bytes of a deployment, of a job of 10 rounds x 8 slots, and of a game.
 
 python -m tests.support.costs        writes sdk/lockstep/chain/costs.json anew (`make gas-snapshot`)
 """
@@ -31,19 +31,19 @@ from tests.support.params import amended, measured
 FILE = Path(artifacts.__file__).parent / "costs.json"
 ROUNDS, SLOTS = 10, 8
 PLAYED = 3
-"""The claim of tests/support/gas.py whose game is the longest: a fold with a tree of partials."""
+"""The claim in tests/support/gas.py with the longest game: a fold with a tree of partials."""
 Table = dict[str, Sent]
 GENESIS = gas.GENESIS
 
 
 def add(table: Table, name: str, raw: bytes, used: int) -> None:
-    """One more transaction of a name."""
+    """Adds a transaction to the row `name`."""
     sent = Sent.of(raw, used)
     table[name] = table[name] + sent if name in table else sent
 
 
 def signed(data: bytes, to: str | None, nonce: int, limit: int) -> bytes:
-    """A transaction of those bytes, signed by an account whose every figure is fixed."""
+    """Returns a transaction of these bytes, signed by a fixed account with fixed numbers."""
     account = Account.from_key(key_of(0, "costs"))
     transaction: dict[str, Any] = {
         "type": 2, "chainId": 10, "nonce": nonce, "data": data, "value": 0, "gas": limit,
@@ -55,7 +55,7 @@ def signed(data: bytes, to: str | None, nonce: int, limit: int) -> bytes:
 
 
 def of_deployment(devnet: Devnet) -> Table:
-    """Each creation."""
+    """Measures each creation."""
     account = devnet.account("measured deployer")
     addresses = deploy(devnet.w3, account)
     table: Table = {}
@@ -72,7 +72,7 @@ def of_deployment(devnet: Devnet) -> Table:
 
 
 def of_job(devnet: Devnet, folder: Path) -> Table:
-    """Every transaction of a job that nobody disputes, from its creation to the last withdrawal."""
+    """Measures every transaction of an undisputed job, from its creation to the last withdrawal."""
     contracts = Contracts.at(devnet.w3, deploy(devnet.w3, devnet.account("deployer")))
     token, vault, market = contracts.token, contracts.vault, contracts.market
     table: Table = {}
@@ -113,7 +113,7 @@ def of_job(devnet: Devnet, folder: Path) -> Table:
             send(outbox, market.commit(job, r, s, ids.commitment(claim, Address(outbox.address), opened[s])))
         for s, outbox in enumerate(workers):
             send(outbox, market.reveal(job, r, s, opened[s]))
-        # One worker hands in the receipts of all: they are signed off the chain.
+        # One worker submits all receipts, which are signed off chain.
         given = [
             receipt
             for s in range(SLOTS)
@@ -136,7 +136,7 @@ def of_job(devnet: Devnet, folder: Path) -> Table:
 
 
 def of_game(folder: Path) -> Table:
-    """The longest game of the scenario, both sides."""
+    """Measures the longest game of the scenario, both sides."""
     with gas.chain(folder) as arena:
         scenario = gas.Scenario(arena)
         claims = scenario.claims()
@@ -161,7 +161,7 @@ def of_game(folder: Path) -> Table:
 
 
 def _opened(claim: bytes) -> Reveal:
-    """A made-up trace of two states."""
+    """Returns the reveal of a made-up trace with two states."""
     out, out2, first = keccak(claim), keccak(claim + b"2"), merkle.leaf(keccak(claim + b"1"))
     levels = merkle.levels([first, merkle.leaf(merkle.node(out, out2))])
     body = Body(TraceRoot(levels[-1][0]), StateRoot(out), StateRoot(out2))
@@ -169,7 +169,7 @@ def _opened(claim: bytes) -> Reveal:
 
 
 def snapshot(folder: Path) -> dict[str, Any]:
-    """All three, as they are committed."""
+    """Returns all three measurements in the committed form."""
     with Devnet(folder / "anvil", block_seconds=0, genesis_time=GENESIS) as devnet:
         tables = {"deployment": of_deployment(devnet), "job": of_job(devnet, folder)}
     tables["game"] = of_game(folder / "game")

@@ -1,4 +1,4 @@
-"""A chain in memory with one job, two lying claims and an honest one, and whoever plays games about them."""
+"""A chain in memory with one job, two lying claims and one honest claim, and players of games about them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIE = Lie(2, element=300, bits=1 << 20)
 
 @dataclass
 class Court:
-    """A chain, one lying claim (slot 0) and one honest one (slot 1), both kept as their worker made them."""
+    """A chain with two lying claims (slots 0 and 2) and an honest one (slot 1), as computed by their worker."""
 
     arena: Arena
     claims: list[ClaimId]
@@ -31,13 +31,13 @@ class Court:
     opened: int = 0
 
     def play(self, game: GameId, slot: int, lie: Lie | None, moves: int = 40) -> None:
-        """So many moves are made, or all that there are."""
+        """Plays up to `moves` moves of a game."""
         sides = [
             self.seat(game, Side.DEFENDER, self.held(slot, lie)),
             self.seat(game, Side.CHALLENGER, self.held(slot)),
         ]
         for _ in range(moves):
-            # One move a turn: `all` stops at the first.
+            # one move per turn: `all` stops at the first
             if all(seat.turn(self.arena.now()) is None for seat in sides):
                 return
 
@@ -69,7 +69,7 @@ class Court:
 
 
 def in_memory() -> Court:
-    """Slots 0 and 2 lie, slot 1 is honest."""
+    """Creates a court in memory in which slots 0 and 2 lie and slot 1 is honest."""
     arena = Arena.in_memory()
     made: dict[int, PlainClaim] = {}
     lies = (LIE, None, LIE)

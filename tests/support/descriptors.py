@@ -1,4 +1,4 @@
-"""The open files of this process, by what they are and not by how many: others may end meanwhile."""
+"""Lists this process's open files by identity instead of number, because others may be closed meanwhile."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import suppress
 
 
 def open_files(name: str) -> set[tuple[str, int]]:
-    """Returns those whose name holds `name`, each with its inode."""
+    """Returns (name, inode) of open files whose name contains `name`."""
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):
-        # The folder's own descriptor is closed by now.
+        # The descriptor of the folder itself is closed by then.
         with suppress(OSError):
             target = os.readlink(f"/proc/self/fd/{descriptor}")
             if name in target:

@@ -1,4 +1,4 @@
-"""Blocks of code in the documents, each with the comment before it that tells a test what to do with it.
+"""Extracts code blocks from documents, each with the preceding comment that controls its test.
 
     <!-- run: NAME -->                   the commands are a part of the journey NAME and are run for real, in order
     <!-- run: NAME, until `TEXT` -->     so is this command; it goes on beside the next ones once it has printed TEXT
@@ -22,7 +22,7 @@ COMMENT = re.compile(
 SHELL = re.compile(
     r"(\$ |[A-Z_]+=\S+ )*(\.venv/bin/\w+|lockstep|make|pip|npm|curl|docker|systemctl|pytest|python3?|for \w+ in) ?"
 )
-"""The beginning of a line that somebody types into a terminal."""
+"""Beginning of a line that a user types into a terminal."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,24 @@ class Block:
     file: Path
     line: int
     language: str
-    """What stands behind the fence."""
+    """Language after the fence."""
     lines: tuple[str, ...]
     comment: str
-    """The mark before it, or nothing."""
+    """The comment before the block, or ""."""
 
     @property
     def where(self) -> str:
-        """File and line, for people."""
+        """Returns file and line for messages."""
         return f"{self.file.name}:{self.line}"
 
     @property
     def text(self) -> str:
-        """The contents."""
+        """Returns the contents."""
         return "\n".join(self.lines)
 
     @property
     def commands(self) -> list[str]:
-        """What is typed: continued lines are one, comments and prompts are left out."""
+        """Returns the typed commands: continued lines joined, comments and prompts removed."""
         found, kept = [], ""
         for line in self.lines:
             line = kept + line.strip()
@@ -62,24 +62,24 @@ class Block:
 
     @property
     def typed(self) -> bool:
-        """It holds commands of a shell."""
+        """Returns True if the block has shell commands."""
         if self.comment == "prints" or self.language in ("python", "toml", "json"):
             return False
         return self.language in ("sh", "bash", "shell", "console") or any(SHELL.match(line) for line in self.commands)
 
     @property
     def mark(self) -> re.Match[str] | None:
-        """What the comment says."""
+        """Parses the comment."""
         return COMMENT.fullmatch(f"<!-- {self.comment} -->")
 
 
 def documents(root: Path) -> list[Path]:
-    """What people read, tutorials first."""
+    """Returns the documents for readers, tutorials first."""
     return [*sorted((root / "docs/tutorials").glob("*.md")), root / "README.md", *sorted((root / "docs").glob("*.md"))]
 
 
 def blocks(file: Path) -> Iterator[Block]:
-    """Every block of a document, in order."""
+    """Yields every block of a document, in order."""
     comment, before = "", ""
     lines = file.read_text().splitlines()
     at = 0
@@ -109,13 +109,13 @@ def blocks(file: Path) -> Iterator[Block]:
 
 
 def all_blocks(root: Path) -> list[Block]:
-    """Every block of every document."""
+    """Returns every block of every document."""
     return [block for file in documents(root) for block in blocks(file)]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One block of a journey, with what the document says that it prints."""
+    """One block of a journey, with the output that the document shows."""
 
     block: Block
     until: str | None
@@ -123,7 +123,7 @@ class Stage:
 
 
 def journeys(root: Path) -> dict[str, list[Stage]]:
-    """The stages of every journey by its name."""
+    """Returns the stages of every journey by name."""
     found: dict[str, list[Stage]] = {}
     for file in documents(root):
         last: list[Stage] | None = None
@@ -140,8 +140,7 @@ def journeys(root: Path) -> dict[str, list[Stage]]:
 
 
 def _shape(line: str) -> str:
-    """A line without what differs from run to run and from machine to machine: ids, amounts, times, kernels, bars and
-    spaces."""
+    """Removes from a line what differs between runs and machines: ids, amounts, times, kernels, bars and spaces."""
     line = re.sub(r"\bprocessor, \w+ kernels\b", "processor, # kernels", line)
     line = re.sub(r"0x[0-9a-fA-F]+|\b[0-9a-f]{6,64}\b", "#", line)
     line = re.sub(r"\b[\d.,:]*\d\b", "#", line)
@@ -149,8 +148,10 @@ def _shape(line: str) -> str:
 
 
 def missing(shown: Sequence[str], printed: str) -> list[str]:
-    """The lines of a document that a command did not print in this order; `...` stands for any lines, and at the end
-    of a line for any words. Numbers, ids and times may be others."""
+    """Returns the lines of a document that a command did not print in this order.
+
+    `...` matches any lines, and at the end of a line any words. Numbers, ids and times may differ.
+    """
     got = [_shape(line) for line in printed.splitlines()]
     at, lost = 0, []
     for line in shown:
@@ -168,7 +169,7 @@ def missing(shown: Sequence[str], printed: str) -> list[str]:
 
 
 def imports(block: Block) -> Iterator[tuple[str, str | None]]:
-    """(module, name) of everything that a snippet imports; raises SyntaxError."""
+    """Yields (module, name) of everything that a snippet imports. Raises SyntaxError."""
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from ((node.module, alias.name) for alias in node.names)
@@ -177,5 +178,5 @@ def imports(block: Block) -> Iterator[tuple[str, str | None]]:
 
 
 def is_python(block: Block) -> bool:
-    """A snippet of Python: a fence says so."""
+    """Returns True if the fence marks the snippet as Python."""
     return block.language == "python"

@@ -1,4 +1,4 @@
-"""A CUDA driver without a device (tests/native/libcuda.c), and emulated kernels behind it."""
+"""Provides a CUDA driver without a device (tests/native/libcuda.c), backed by emulated kernels."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from lockstep.protocol.programs.program import Program
 
 
 def source(program: Program) -> str:
-    """The kernels of a Program on this driver's device."""
+    """Returns the kernels of a Program on this driver's device."""
     return generate(program, 227 << 10).source  # SHARED_OF_THIS of libcuda.c
 
 
 def environment(folder: Path, sources: Iterable[str]) -> dict[str, str]:
-    """One in which the driver is ours, and knows the kernels of generated sources; compiled code is kept in the
-    folder."""
+    """Returns an environment with this driver and the kernels of generated sources; compiled code is kept in the
+    folder.
+    """
     for module in ("cuda", "cuda.bindings", "nvidia", "nvidia.cu13"):
         if find_spec(module) is None:
             pytest.skip(f"no package {module}: pip install 'lockstep-compute[cuda]'")
     driver = Path(__file__).parents[1] / "native/libcuda.c"
     subprocess.run(["cc", "-shared", "-fPIC", str(driver), "-o", str(folder / "libcuda.so.1"), "-ldl"], check=True)
-    # Kernels stand in a source with a blank line between them; Programs share some.
+    # Kernels in a source are separated by blank lines; Programs share some kernels.
     kernels = dict.fromkeys(text for source in sources for text in source.split("\n\n"))
     library = libraries.build(recipe("\n\n".join(kernels)))
     cache = {"LOCKSTEP_CACHE": str(folder / "cache")}

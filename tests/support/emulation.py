@@ -1,4 +1,4 @@
-"""Programs on the emulated device against the processor's kernels."""
+"""Compares Programs on the emulated device with the processor's kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.numerics.comparison import words
 
 
 class Mutant(Emulator):
-    """A device whose kernels are another source."""
+    """A device with another kernel source."""
 
     def __init__(self, before: str, after: str, *, which: int = 0, descending: bool = False, unit: str = MMA) -> None:
         super().__init__(descending=descending, unit=unit)

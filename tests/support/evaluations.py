@@ -1,4 +1,4 @@
-"""An evaluation small enough for a chain of a test: a GPT of one layer on rows that it knows nothing of."""
+"""A small evaluation for chains in tests: a GPT of one layer on rows unknown to it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ ROWS = np.random.default_rng(11).integers(0, CONFIG.vocabulary, (40, CONFIG.row_
 
 
 def parameters(seed: int = 1) -> np.ndarray:
-    """Weights with life in every part."""
+    """Returns weights that are nonzero in every part."""
     flat, used = initial_parameters(GPT(CONFIG), seed), layout_of(GPT(CONFIG)).used
     flat[:used] += 0.05 * np.random.default_rng(seed).standard_normal(used).astype(np.float32)
     return flat
 
 
 def model() -> GPT:
-    """What is evaluated."""
+    """Returns the evaluated model."""
     loaded = load_parameters(GPT(CONFIG), parameters())
     assert isinstance(loaded, GPT)
     return loaded
 
 
 def job(**changes: Any) -> TrainingJob:
-    """Its loss by three slots of five batches each, two of which are enough."""
+    """Returns the job: loss by three slots of five batches each, of which two suffice."""
     settings = {
         "parameters": parameters(), "batch": BATCH, "batches": BATCHES, "slots": 3, "min_slots": 2, "terms": TOY_TERMS,
         **changes,
@@ -45,7 +45,7 @@ def job(**changes: Any) -> TrainingJob:
 
 
 def added(payloads: Sequence[np.ndarray]) -> np.ndarray:
-    """f32 [3]: the metrics of slots' payloads, added as the merge adds them, word for word."""
+    """Sums the metrics of slots' payloads as the merge does, word for word: f32 [3]."""
     total, rest, count = (np.float32(0) for _ in range(3))
     for value, own, batches in payloads:
         new = total + value

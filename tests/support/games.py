@@ -1,7 +1,7 @@
-"""Small Programs with every op kind, materialised; the claims that honest and lying parties make of them.
+"""Small materialised Programs with every kind of op, and claims of honest and lying parties about them.
 
-Outputs are numpy's (`numerics.portable`). What a game asks of an op is answered one element at a time by
-`numerics.reference`: a game about it is about the specification.
+numpy computes outputs (`numerics.portable`); requests of a game are answered one element at a time by
+`numerics.reference`, so that games test the specification.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, Sta
 class Lie:
     """One wrong word: flip `bits` of an op's element, or of one of its fold's chunks (`chunk` not None).
 
-    The rest of the step follows from it, as from an honest word.
+    The rest of the step is computed from the wrong word.
     """
 
     op: int
@@ -81,42 +81,42 @@ LIES = (
     Lie(17, element=0),
     Lie(18),
 )
-"""One in every op of `step_program`."""
+"""One lie in every op of `step_program`."""
 
 
 def pack(words: Sequence[int]) -> bytes:
-    """Little-endian contents."""
+    """Packs words as little-endian bytes."""
     return struct.pack(f"<{len(words)}I", *words)
 
 
 def tensor(dtype: int, shape: tuple[int, ...], words: Sequence[int]) -> Contents:
-    """A tensor of words."""
+    """Returns a tensor of words."""
     return Contents(TensorHeader(dtype, shape), pack(words))
 
 
 def root_of(held: Contents) -> Digest:
-    """Its tensor root."""
+    """Returns a tensor's root."""
     return Digest(merkle.tensor_root_of_tree(held.header, held.levels[-1][0]))
 
 
 @dataclass
 class PlainStep:
-    """A transition executed op by op, with at most one lie in an op and a few in the tree G itself."""
+    """A transition executed op by op, with at most one lie in an op and some replaced nodes in G."""
 
     program: Program
     inputs: tuple[Contents | None, ...]
     data: Contents
     statement: Statement
-    """Its prev and graph are ignored."""
+    """Fields of the statement; prev and graph are ignored."""
     lie: Lie | None = None
     tampered: dict[int, Digest] = field(default_factory=dict)
-    """Position in G -> the node put there instead (a wrong alias, garbage padding)."""
+    """Maps positions in G to replacement nodes (a wrong alias, garbage in padding)."""
     _known: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    """A fold's honest chunks by (op, element)."""
+    """Honest chunks of folds by (op, element)."""
 
     @cached_property
     def outputs(self) -> list[Contents]:
-        """Every op's output, in order."""
+        """Returns every op's output, in order."""
         s, made = self.statement, list[Contents]()
         entries = [None if c is None else _words(c) for c in self.inputs]
         consts = [np.frombuffer(c.data, "<u4") for c in self.program.consts]
@@ -160,7 +160,7 @@ class PlainStep:
 
     @cached_property
     def next(self) -> tuple[Contents | None, ...]:
-        """The output state."""
+        """Returns the output state."""
         named = {Alias.OP_KIND: lambda i: self.outputs[i], Alias.STATE_KIND: lambda i: self.inputs[i]}
         return tuple(named[a.kind](a.index) if a.kind else None for a in self.program.outputs)
 
@@ -175,7 +175,7 @@ class PlainStep:
 
     @property
     def end(self) -> StateRoot:
-        """S_t, as this G has it."""
+        """Returns S_t according to this G."""
         up = self.program.depth - self.program.s_out
         return StateRoot(merkle.node_at(self.graph, self.program.s_out, (1 << up) - 1))
 
@@ -204,7 +204,7 @@ def _chunks_of(op: Op, element: int, operands: reference.Operands) -> list[int]:
 
 @cache
 def _counted(op: Op) -> list[int]:
-    """Of a fold with one element that reads no tensor: the same in every step."""
+    """Returns the chunks of a fold with one element that reads no tensor: equal in every step."""
     return _chunks_of(op, 0, reference.Operands(lambda *_: 0, Seed(bytes(32)), (0, 0, 0)))
 
 
@@ -213,9 +213,9 @@ def _combined(op: Op, words: list[int]) -> int:
 
 
 def _with_visible_flip(op: Op, words: list[int], chunk: int, bits: int) -> list[int]:
-    """The chunks with one of them wrong, the flip moved up until the element shows it.
+    """Returns the chunks with one wrong, the flipped bit moved up until it changes the element.
 
-    The chain's seed decides the data, and so whether rounding (or another chunk's maximum) hides a small flip.
+    The chain's seed determines the data, and so whether rounding (or another chunk's maximum) hides a small flip.
     """
     for shift in range(32):
         lying = [*words]
@@ -239,7 +239,7 @@ def _word(held: Contents | Const, at: int) -> int:
 
 @dataclass
 class PlainClaim:
-    """T transitions from a start, with one lie at a step; what follows the lie is computed from it."""
+    """T transitions from a start, with one lie in a step; later states are computed from it."""
 
     programs: tuple[Program, ...]
     """The Program of each transition."""
@@ -249,7 +249,7 @@ class PlainClaim:
     round: int = 0
     slot: int = 0
     lie_at: int = 0
-    """The step t that lies; 0 = none."""
+    """The step t with the lie; 0 for none."""
     lie: Lie | None = None
     tampered: dict[int, Digest] = field(default_factory=dict)
 
@@ -287,7 +287,7 @@ class PlainClaim:
 
 
 def tensor_root(held: Contents) -> TensorRoot:
-    """Its tensor root, hashed anew."""
+    """Computes a tensor's root anew."""
     return merkle.tensor_root(held.header.dtype, held.header.shape, held.data)
 
 
@@ -295,7 +295,7 @@ def tensor_root(held: Contents) -> TensorRoot:
 
 
 def f32(x: float) -> int:
-    """The word nearest to x."""
+    """Returns the word nearest to x."""
     return int(struct.unpack("<I", struct.pack("<f", x))[0])
 
 
@@ -305,9 +305,9 @@ def _view(tag: Tag, index: int, *strides: int, offset: int = 0) -> View:
 
 S = scalar.Opcode
 FOUND = 8
-"""Values that the folds find."""
+"""Number of values that the folds produce."""
 N, LENGTH, ROWS = 520, 300, 7
-"""Parameters, row length, dataset rows: none a multiple of a leaf; N is two leaves and eight words."""
+"""Parameters, row length, dataset rows: no multiples of a leaf; N is two leaves and eight words."""
 
 
 def counted(ops: Sequence[Op]) -> tuple[Op, ...]:
@@ -319,9 +319,10 @@ def counted(ops: Sequence[Op]) -> tuple[Op, ...]:
 
 
 def step_program(inner: int = 135_000) -> Program:
-    """Every op kind, every fold mode, every source; state [live w, live m][anchor w, anchor m][carry 2][clock].
+    """Returns a Program with every op kind, fold mode and source; state [live w, live m][anchor w, anchor m][carry
+    2][clock].
 
-    `inner` terms of the integer fold: above 131,072 it has two levels of partials.
+    `inner` is the number of terms of the integer fold: above 131,072 it has two levels of partials.
     """
     ops = counted(
         (
@@ -400,7 +401,7 @@ def step_program(inner: int = 135_000) -> Program:
 
 
 def encode_program() -> Program:
-    """payload = (w - anchor, m), the carry goes on: out = node(payload), out2 = node(carry)."""
+    """Returns the encode: payload = (w - anchor, m), the carry continues: out = node(payload), out2 = node(carry)."""
     ops = counted(
         (Op(Kind.MAP, F32, (N,), (_view(Tag.STATE, 0, 1), _view(Tag.STATE, 2, 1)), instrs=(Instr(S.FSUB, 0, 1),)),)
     )
@@ -408,14 +409,14 @@ def encode_program() -> Program:
 
 
 def start_state() -> tuple[Contents | None, ...]:
-    """S_0 of a slot: base twice, zero carry, clock 0."""
+    """Returns S_0 of a slot: the base twice, a zero carry, clock 0."""
     w = tensor(F32, (N,), [f32(((i * 37) % 101 - 50) / 64) for i in range(N)])
     m = tensor(F32, (N,), [f32(((i * 53) % 89 - 44) / 1024) for i in range(N)])
     return (w, m, w, m, tensor(F32, (FOUND,), [0] * FOUND), tensor(I32, (), [0]), tensor(I32, (), [0]), None)
 
 
 def dataset() -> Contents:
-    """Rows of tokens, some beyond the table."""
+    """Returns rows of tokens, some beyond the table."""
     return tensor(I32, (ROWS, LENGTH), [(i * 7919) % (N + 40) for i in range(ROWS * LENGTH)])
 
 
@@ -428,7 +429,7 @@ START = Seconds(1_000)
 
 
 def claim_of(held: PlainClaim, programs: tuple[Program, ...] | None = None) -> game.DisputedClaim:
-    """What the market says of a claim whose trace is `held`'s."""
+    """Returns the market's view of a claim with the trace of `held`."""
     programs = programs or held.programs
     rows, length = held.data.header.shape
     body = Body(TraceRoot(honest.trace_levels(held.trace)[-1][0]), NO_STATE, NO_STATE)
@@ -441,7 +442,7 @@ def claim_of(held: PlainClaim, programs: tuple[Program, ...] | None = None) -> g
 
 @dataclass
 class Match:
-    """One game between two policies on the Python twin: moves, events and the game after each."""
+    """One game between two policies on the Python twin: moves, events, and the game after each."""
 
     claim: game.DisputedClaim
     arbiter: game.Arbiter = field(default_factory=ReferenceArbiter)
@@ -452,14 +453,14 @@ class Match:
     played: list[moves.Move] = field(default_factory=list)
 
     def play(self, move: moves.Move, sender: Address) -> None:
-        """Applies a move; raises MoveRefused."""
+        """Plays a move. Raises MoveRefused."""
         self.now = Seconds(self.now + self.seconds_per_move)
         self.state, events = game.play(self.state, move, sender, self.now, self.claim, self.arbiter)
         self.log += events
         self.played.append(move)
 
     def run(self, opening: moves.Open, defender: Policy, challenger: Policy) -> Resolved:
-        """Opens, then alternates until the game is closed; a side that returns None runs out of time."""
+        """Opens a game, then alternates until it is closed; a side that returns None runs out of time."""
         self.play(opening, CHALLENGER)
         while True:
             assert self.state is not None
@@ -475,7 +476,7 @@ class Match:
 
     @property
     def finding(self) -> moves.Finding | None:
-        """What a proof decided."""
+        """Returns the finding of the deciding proof."""
         return next((e.finding for e in self.log if isinstance(e, moves.Convicted)), None)
 
 
@@ -483,21 +484,21 @@ Policy = Callable[[game.Game, Sequence[moves.GameEvent]], moves.Move | None]
 
 
 def defends(held: honest.MaterialisedClaim) -> Policy:
-    """Opens its own commitments, true or not."""
+    """Returns a policy that opens its own commitments, true or not."""
     return lambda state, log: honest.answer(state, log, held)
 
 
 def challenges(held: honest.MaterialisedClaim) -> Policy:
-    """Points at the first difference from `held`."""
+    """Returns a policy that points at the first difference from `held`."""
     return lambda state, log: honest.point(state, log, held)
 
 
 def silent(state: game.Game, log: Sequence[moves.GameEvent]) -> None:
-    """Does not answer."""
+    """Returns no move."""
 
 
 def random_challenger(rng: random.Random, held: PlainClaim, concede: float = 0.05) -> Policy:
-    """Points anywhere that the rules allow, with true proofs of what it points at."""
+    """Returns a policy that points at random permitted nodes, with true proofs for what it points at."""
 
     def choose(state: game.Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
         seen = honest.GameLog(log)
@@ -523,7 +524,7 @@ def random_challenger(rng: random.Random, held: PlainClaim, concede: float = 0.0
 
 
 def _any_proof(rng: random.Random, state: game.Game, log: honest.GameLog, held: PlainClaim) -> moves.ProveOp:
-    """A well-formed execution of what was picked, right or wrong."""
+    """Returns a well-formed execution of the picked node, right or wrong."""
     step = held.step(log.statement.t)
     descriptor, context = step.program.descriptors[state.op], log.statement.encode()
     leaf, partials = log.last(moves.LeafPosted), log.last(moves.PartialsPosted)
@@ -545,7 +546,7 @@ def _any_proof(rng: random.Random, state: game.Game, log: honest.GameLog, held: 
 
 
 def open_at(claim: game.DisputedClaim, held: honest.MaterialisedClaim, t: int, nonce: int = 0) -> moves.Open:
-    """A game on transition t (0: on the trace), whether it is wrong or not; `held` has the claim's trace."""
+    """Returns the opening of a game on transition t (0: on the trace), wrong or not; `held` has the claim's trace."""
     if t == 0:
         return moves.Open(claim.id, claim.body, nonce, 0, StateRoot(EMPTY[0]), (), moves.NO_TRANSITION)
     tree = honest.trace_levels(held.trace)

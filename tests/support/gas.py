@@ -1,4 +1,5 @@
-"""Gas of every verb of the contracts, from receipts of one scenario on a chain that is the same to the last block hash.
+"""Measures the gas of every verb of the contracts, from receipts of one scenario on a chain with reproducible block
+hashes.
 
 python -m tests.support.gas        writes tests/vectors/gas.json anew (`make gas-snapshot`)
 
@@ -38,13 +39,13 @@ GENESIS = Seconds(2_000_000_000)
 STEP, ENCODE = games.step_program(), games.encode_program()
 
 LIES = (None, Lie(0, element=412, bits=64), Lie(5, element=1, chunk=1), Lie(9, chunk=269))
-"""An honest slot, a lie in a map, in a fold of several chunks, in a fold of so many that their partials are a tree."""
+"""Lies of the slots: none, in a map, in a fold of several chunks, in a fold whose partials form a tree."""
 
 TAMPERED: tuple[dict[int, Digest], ...] = (
     {STEP.state_block + 2: games.root_of(games.tensor(0, (1,), [1]))},
     {len(STEP.ops) + 3: Digest(b"\xee" * 32)},
 )
-"""A wrong alias, garbage in the padding."""
+"""Replaced nodes: a wrong alias, garbage in padding."""
 
 DAY = Seconds(86_400)
 
@@ -56,7 +57,7 @@ class Scenario:
     arena: Arena
 
     def run(self) -> None:
-        """The whole of it."""
+        """Runs the whole scenario."""
         self.accounts()
         self.a_job_that_nobody_joins()
         claims = self.claims()
@@ -69,7 +70,7 @@ class Scenario:
     # -- acts
 
     def accounts(self) -> None:
-        """What an account does for itself."""
+        """Calls that an account makes for itself."""
         vault, token, worker = self.arena.contracts.vault, self.arena.contracts.token, self.arena.worker
         self.send(vault.call("setDelegate", self.arena.challenger.address), worker)
         self.send(vault.call("registerNode", bytes(31) + b"\1"), worker)
@@ -79,7 +80,7 @@ class Scenario:
         self.send(vault.call("requestUnbond", Wei(10**18)), worker)
 
     def a_job_that_nobody_joins(self) -> None:
-        """Created and cancelled."""
+        """Creates and cancels a job."""
         market, worker = self.arena.contracts.market, self.arena.worker
         params = amended(params_of(terms(), 2), rounds=2)
         self.arena.jobs += 1
@@ -87,7 +88,7 @@ class Scenario:
         self.send(market.call("cancel", self.arena.last_job()), worker)
 
     def claims(self) -> list[ClaimId]:
-        """A job with five slots: claims by one worker, one honest."""
+        """Creates a job with five slots: claims by one worker, one of them honest."""
         made: dict[int, PlainClaim] = {}
 
         def trace(seed: Seed, slot: int) -> tuple[StateRoot, ...]:
@@ -103,7 +104,7 @@ class Scenario:
         return found
 
     def held(self, seed: Seed, slot: int) -> PlainClaim:
-        """What the slot's worker computed."""
+        """Returns the computation of the slot's worker."""
         lie = LIES[slot] if slot < len(LIES) else None
         tampered = TAMPERED[slot - len(LIES)] if slot >= len(LIES) else {}
         return PlainClaim(
@@ -119,7 +120,7 @@ class Scenario:
         )
 
     def convictions(self, claims: Sequence[ClaimId]) -> None:
-        """A game at its step against each claim that is wrong."""
+        """Plays a game at the wrong step of each wrong claim."""
         for slot, claim in enumerate(claims[1:], 1):
             held = self.held(self.seed, slot)
             truth = replace(held, lie=None, tampered={})
@@ -128,7 +129,7 @@ class Scenario:
             assert outcome.verdict == moves.Verdict.FRAUD
 
     def a_game_over_the_whole_trace(self, claim: ClaimId) -> None:
-        """Without t, up to the defence; then the challenger is silent and the claim stands."""
+        """Plays a game without t up to the defence; then the challenger is silent and the claim is upheld."""
         arena, held = self.arena, self.held(self.seed, 0)
         opening = games.open_at(self.as_stored(claim), held, 0, 9)
         its_id = game_id(claim, Address(arena.challenger.address), 9)
@@ -145,7 +146,7 @@ class Scenario:
         self.send(chain_games.call(arena.contracts.game, moves.Resolve(state.standing), its_id), arena.challenger)
 
     def to_the_end(self, claims: Sequence[ClaimId]) -> None:
-        """Merged, final, paid."""
+        """Merges, finalises and pays the job."""
         market, worker = self.arena.contracts.market, self.arena.worker
         job = self.arena.last_job()
         self.later(Seconds(WINDOW))
@@ -155,7 +156,7 @@ class Scenario:
         self.send(market.call("finish", job), worker)
 
     def withdrawals(self) -> None:
-        """What is due to anyone."""
+        """Withdraws everything due to any account."""
         vault, worker = self.arena.contracts.vault, self.arena.worker
         self.later(Seconds(30 * DAY))
         for verb, account in (("withdrawUnbonded", worker), ("withdraw", worker), ("withdraw", self.arena.challenger)):
@@ -163,7 +164,7 @@ class Scenario:
         self.send(vault.call("burn"), worker)
 
     def an_owner(self) -> None:
-        """Named, acting, and handing the account back."""
+        """Names an owner, lets it act, and hands the account back."""
         vault, worker, owner = self.arena.contracts.vault, self.arena.worker, self.arena.challenger
         self.send(vault.call("setOwner", owner.address), worker)
         self.send(vault.call("requestUnbondFor", worker.address, Wei(1)), owner)
@@ -176,25 +177,25 @@ class Scenario:
     # -- the chain
 
     def send(self, call: Call, sender: LocalAccount) -> Any:
-        """One transaction, mined."""
+        """Sends one transaction, which is mined."""
         return self.arena.send(call, sender)
 
     def later(self, seconds: Seconds) -> None:
-        """Moves chain time."""
+        """Advances chain time."""
         self.arena._request("evm_setNextBlockTimestamp", self.arena.now() + seconds)
         self.arena._request("evm_mine")
 
     def as_stored(self, claim: ClaimId) -> DisputedClaim:
-        """The claim as the chain has it."""
+        """Returns the claim as stored on chain."""
         return chain_games.claim(self.arena.contracts.market, claim, self.arena.bodies[claim])
 
     def escrow(self, params: Any) -> Wei:
-        """What the rounds cost."""
+        """Returns the cost of the rounds."""
         return Wei(params.schedule.rounds * (params.role.slots * params.role.slot_price + params.merge.price))
 
 
 def terms() -> Terms:
-    """The toy Programs as a job: one step, then the encode."""
+    """Returns the toy Programs as a job: one step, then the encode."""
     start, data = games.start_state(), games.dataset()
     step = PlainClaim((STEP,), start, data, Seed(bytes(32))).step(1)
     rows, length = data.header.shape
@@ -206,14 +207,16 @@ def terms() -> Terms:
 
 @contextmanager
 def chain(folder: Path) -> Iterator[Arena]:
-    """The same chain in every run: its time starts at GENESIS and takes a second for each block."""
+    """Yields a chain that is equal in every run: its time starts at GENESIS and advances one second per block."""
     with Devnet(folder, block_seconds=0, genesis_time=GENESIS) as devnet:
         devnet.w3.provider.make_request("anvil_setBlockTimestampInterval", [1])  # type: ignore[arg-type]
         yield Arena.on(devnet)
 
 
 def snapshot(folder: Path) -> dict[str, Any]:
-    """Each verb's dearest call of the scenario and how many there were; the verbs that it has no call of."""
+    """Returns each verb's most expensive call of the scenario with the number of calls, and the verbs without a
+    call.
+    """
     with chain(folder) as arena:
         Scenario(arena).run()
         spent = arena.spent
@@ -226,7 +229,7 @@ def snapshot(folder: Path) -> dict[str, Any]:
 
 
 def verbs() -> set[str]:
-    """Contract.function of all that changes state."""
+    """Returns Contract.function of all functions that change state."""
     return {
         f"{name}.{entry['name']}"
         for name in CONTRACTS
@@ -236,14 +239,15 @@ def verbs() -> set[str]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """A verb a line."""
+    """Formats one verb per line."""
     return json.dumps(found, indent=1).replace('": {\n   ', '": {').replace(",\n   ", ", ").replace("\n  }", "}") + "\n"
 
 
 def quoted(verbs: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Returns the gas of the verbs that a quote may count, by their names alone: a wheel has no tests/.
+    """Returns the gas of the verbs that a quote counts, by function name; the wheel contains it, because it has no
+    tests/.
 
-    Those of games are left out: a quote has none, and `reveal` is a verb of the market too.
+    Verbs of games are left out: a quote has none, and `reveal` is also a verb of the market.
     """
     named = (name.split(".") for name in verbs)
     return {verb: verbs[f"{contract}.{verb}"]["gas"] for contract, verb in named if contract != "DisputeGame"}

@@ -1,6 +1,6 @@
-"""Valid Programs that end, freeze or fill what plans or runs them, or once did; and a job that has one as its step.
+"""Valid Programs that crash, block or exhaust a planner or executor (or once did), and a job with such a step.
 
-Each row gives ops that are put behind a step's own; the step's layout is the honest one's.
+Each row has ops that are appended to an honest step, whose layout is unchanged.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lockstep.storage import ContentStore
 from tests.support import toyjob
 
 Ops = Callable[[int], Sequence[Op]]
-"""Ops of a Program, which has so many ops before them."""
+"""Returns ops of a Program, given the number of ops before them."""
 FLAT = 0
-"""The state entry that they read: eight numbers."""
+"""The state entry that the ops read: eight numbers."""
 
 
 def step_with(ops: Ops, honest: Program) -> Program:
-    """A step whose first output has the first element of the last of these ops added to it."""
+    """Returns a step whose first output additionally has the first element of the last of these ops."""
     made = [*honest.ops, *ops(len(honest.ops))]
     read = honest.outputs[0].index
     views = (View(Tag.OP, read, 0, (1,)), View(Tag.OP, len(made) - 1, 0, (0,)))
@@ -41,19 +41,19 @@ def step_with(ops: Ops, honest: Program) -> Program:
 
 
 def publish(store: ContentStore, ops: Ops, **terms: Any) -> JobParams:
-    """The toy job with such a step; returns its parameters."""
+    """Stores the toy job with such a step; returns its parameters."""
     honest = toyjob.step_program
     with mock.patch.object(toyjob, "step_program", lambda *a, **k: step_with(ops, honest(*a, **k))):
         return toyjob.publish(store, **terms)
 
 
 def concats_of_one_part(first: int) -> list[Op]:
-    """Two concats of one part each, one after the other."""
+    """Two consecutive concats of one part each."""
     return [Op(Kind.CONCAT, F32, (8,), (view,), p0=0, sizes=(8,)) for view in (_state(1), _op(first, 1))]
 
 
 def map_without_operands(first: int) -> list[Op]:
-    """A map of no operand beside a product, their sum, its rows' largest elements."""
+    """A map without operands, a product, their sum, and the maxima of its rows."""
     rows, columns = 8, 4
     whole = (rows * columns, columns, 1)
     return [
@@ -66,7 +66,7 @@ def map_without_operands(first: int) -> list[Op]:
 
 
 def work_beyond_an_int64(first: int) -> list[Op]:
-    """Sums of 2^24 terms into 2^31 - 1 elements, one after the other."""
+    """Consecutive sums of 2^24 terms into 2^31 - 1 elements."""
     each, many = (1 << 31) - 1, 300
     views = [_state(0, 0), *(_op(first + i, 0, 0) for i in range(many - 1))]
     return [Op(Kind.FOLD, F32, (each,), (view,), (1 << 24,), Fold.SUM) for view in views]
@@ -87,7 +87,7 @@ def masks(first: int) -> list[Op]:
 
 
 def tables_of_places(first: int) -> list[Op]:
-    """A copy of 2^28 elements in windows that lie on one another, read by a product of as many rows."""
+    """A copy of 2^28 elements in overlapping windows, read by a product with as many rows."""
     rows = 1 << 26
     return [
         Op(Kind.MAP, F32, (rows, 4), (_state(0, 1),)),
@@ -105,7 +105,7 @@ def endless_sum(first: int) -> list[Op]:
 
 
 def late_sum(first: int) -> list[Op]:
-    """2^20 terms into each of 2^17 elements: fast enough for who has never measured, and minutes of work."""
+    """2^20 terms into each of 2^17 elements: minutes of work that pass an unmeasured estimate."""
     return [
         Op(Kind.FOLD, F32, (1 << 17,), (_state(0, 0),), (1 << 20,), Fold.SUM),
         Op(Kind.FOLD, F32, (), (_op(first, 1),), (1 << 17,), Fold.SUM),
@@ -122,16 +122,16 @@ HOSTILE: dict[str, Ops] = {
 }
 
 MOST_TERMS, MOST_ELEMENTS = 1 << 24, (1 << 31) - 1
-"""Of one op."""
+"""Most terms and elements of one op."""
 
 
 def drawn(rng: random.Random) -> Ops:
-    """Ops at some limit: of memory, of time, of what a planner or a compiler looks at. `validate` may refuse them."""
+    """Returns random ops near some limit of memory, time, planner or compiler. `validate` may refuse them."""
     return rng.choice((_sums, _masks, _tables, _copies, _parts, _instructions))(rng)
 
 
 def _sums(rng: random.Random) -> Ops:
-    """Sums of many terms into many elements, one after the other."""
+    """Consecutive sums of many terms into many elements."""
     each, terms = _upto(rng, MOST_ELEMENTS), _upto(rng, MOST_TERMS)
 
     def ops(first: int) -> list[Op]:
@@ -161,7 +161,7 @@ def _masks(rng: random.Random) -> Ops:
 
 
 def _tables(rng: random.Random) -> Ops:
-    """A copy read by a product in windows that lie on one another: a planner may tabulate every row."""
+    """A copy read by a product in overlapping windows: a planner may tabulate every row."""
     rows = 2 * _upto(rng, 1 << 27)
     return lambda first: [
         Op(Kind.MAP, F32, (rows, 4), (_state(0, 1),)),
@@ -171,7 +171,7 @@ def _tables(rng: random.Random) -> Ops:
 
 
 def _copies(rng: random.Random) -> Ops:
-    """A chain of copies of large tensors, each seen through the one before it."""
+    """A chain of copies of large tensors, each a view of the previous copy."""
     size, many = _upto(rng, 1 << 26), _upto(rng, 2000)
 
     def ops(first: int) -> list[Op]:
@@ -182,7 +182,7 @@ def _copies(rng: random.Random) -> Ops:
 
 
 def _parts(rng: random.Random) -> Ops:
-    """Concats of concats, of one part or of many."""
+    """Nested concats of one part or many."""
     many, parts = _upto(rng, 500), _upto(rng, 64)
 
     def ops(first: int) -> list[Op]:
@@ -196,7 +196,7 @@ def _parts(rng: random.Random) -> Ops:
 
 
 def _instructions(rng: random.Random) -> Ops:
-    """Maps of as many instructions as there may be, no two alike: a compiler has each to look at."""
+    """Maps with the most instructions, all different, so that a compiler must process each."""
     many, size = _upto(rng, 300), _upto(rng, 1 << 20)
 
     def ops(first: int) -> list[Op]:
@@ -213,7 +213,7 @@ def _instructions(rng: random.Random) -> Ops:
 
 
 def _upto(rng: random.Random, most: int) -> int:
-    """A size whose number of digits is anything: small ones, and the limit itself."""
+    """Returns a size with a random number of digits: small ones, and the limit itself."""
     return most if rng.random() < 0.2 else max(1, int(most ** rng.random()))
 
 

@@ -1,4 +1,4 @@
-"""Jobs that break one rule each, and the vectors that Python and Solidity both read.
+"""Jobs that each break one rule, and vectors that both Python and Solidity read.
 
 python -m tests.support.invalid        writes tests/vectors/validator.json anew
 """
@@ -48,7 +48,7 @@ LENGTH, ROWS = 5, 9
 
 @dataclass(frozen=True)
 class Job:
-    """What the validator reads of a job's parameters."""
+    """A job's parameters that the validator reads."""
 
     step_program: Digest
     encode_program: Digest
@@ -70,7 +70,7 @@ class Job:
 
 
 def step_program(codes_too: bool = False) -> Program:
-    """An op of every kind of op-set 1, each of them alive; with codes, those of op-set 2."""
+    """Returns a step with a used op of every kind of op-set 1; with `codes_too` also of op-set 2."""
     b = ProgramBuilder(SLOT)
     rows = b.draw(2, LENGTH)
     total = b.sum(rows.slice(0, 0, 1).reshape(LENGTH))
@@ -88,14 +88,14 @@ def step_program(codes_too: bool = False) -> Program:
 
 
 def encode_program(carry: bool = False) -> Program:
-    """[anchor - live] [-], or with a carry [anchor - live, -] [integers, vector]."""
+    """Returns an encode: [anchor - live] [-], or with a carry [anchor - live, -] [integers, vector]."""
     b = ProgramBuilder(SLOT)
     moved = b.map((12,), [b.input(2), b.input(0)], lambda e, x, y: e.fsub(x, y))
     return b.finish([moved, None, b.input(4), b.input(5)] if carry else [moved, None])
 
 
 def merge_program(carry: bool = False) -> Program:
-    """A masked sum."""
+    """Returns a merge: a masked sum."""
     width = 2 if carry else 1
     room = 4 * width
     payloads = [P, None] * 3 if carry else [P] * 3
@@ -107,12 +107,12 @@ def merge_program(carry: bool = False) -> Program:
 
 
 def tensor(header: TensorHeader, fill: int = 0) -> tuple[TensorHeader, Digest]:
-    """(header, tree) of a tensor whose words are all `fill`."""
+    """Returns (header, tree) of a tensor whose words are all `fill`."""
     return header, merkle.data_root(fill.to_bytes(4, "little") * header.elements)
 
 
 def root_of(entries: list[tuple[TensorHeader, Digest] | None]) -> Digest:
-    """The root over a subtree's tensors."""
+    """Returns the root over a subtree's tensors."""
     return merkle.tree([merkle.EMPTY[0] if t is None else merkle.tensor_root_of_tree(*t) for t in entries])
 
 
@@ -125,7 +125,7 @@ PAYLOAD = [tensor(VECTOR)]
 
 
 def held(programs: tuple[ProgramParts, ProgramParts, ProgramParts], **changes: Any) -> Held:
-    """The job of these Programs, `changes` by field."""
+    """Returns the job of these Programs, with `changes` by field."""
     job = Job(
         programs[0].root, programs[1].root, programs[2].root, merkle.tensor_root_of_tree(*tensor(DATA, 7)),
         root_of(SHARED), root_of(OUTER), root_of(CARRY), root_of(PAYLOAD),
@@ -134,14 +134,14 @@ def held(programs: tuple[ProgramParts, ProgramParts, ProgramParts], **changes: A
 
 
 def sound(codes_too: bool = False) -> Held:
-    """A job that nobody can void."""
+    """Returns a valid job."""
     return held(
         (ProgramParts.of(step_program(codes_too)), ProgramParts.of(encode_program()), ProgramParts.of(merge_program()))
     )
 
 
 def carrying() -> Held:
-    """A job with a carry that nobody can void."""
+    """Returns a valid job with a carry."""
     parts = (
         ProgramParts.of(step_program()),
         ProgramParts.of(encode_program(True)),
@@ -151,7 +151,7 @@ def carrying() -> Held:
 
 
 def everything(job: Held) -> Iterator[Evidence]:
-    """All evidence about a job with the sound job's tensors."""
+    """Yields all evidence about a job with the valid job's tensors."""
     yield from defects.every(job)
     step, encode, merge = job.programs
     yield from defects.checkpoint_evidence(Subject.GENESIS, step, SHARED)
@@ -174,14 +174,14 @@ class Case:
 
 
 def with_program(which: int, parts: ProgramParts) -> Held:
-    """The sound job with another Program; what is unsound is this Program alone."""
+    """Returns the valid job with one other Program, the only invalid part."""
     programs = list(sound().programs)
     programs[which] = parts
     return held((programs[0], programs[1], programs[2]))
 
 
 def header_of(parts: ProgramParts, *, n: int | None = None, depth: int | None = None) -> bytes:
-    """The header with another number of ops, and the depth that follows unless it is given."""
+    """Returns the header with another number of ops, and the matching depth unless one is given."""
     fields = defects.HeaderFields.decode(parts.header)
     n = fields.n if n is None else n
     depth = graph_depth(n, fields.s_out) if depth is None else depth
@@ -189,12 +189,12 @@ def header_of(parts: ProgramParts, *, n: int | None = None, depth: int | None = 
 
 
 def spoiled(parts: ProgramParts, at: int, data: bytes) -> ProgramParts:
-    """The header with `data` at byte `at`."""
+    """Returns the parts with `data` at byte `at` of the header."""
     return replace(parts, header=parts.header[:at] + data + parts.header[at + len(data) :])
 
 
 def appended(descriptor: bytes, opset: int = 1) -> ProgramParts:
-    """The step Program with one op more, on which nothing depends."""
+    """Returns the step Program with one more op, on which nothing depends."""
     parts = sound().programs[STEP]
     parts = replace(parts, header=parts.header[:6] + struct.pack(">H", opset) + parts.header[8:])
     ops = (*parts.descriptors, descriptor)
@@ -202,7 +202,7 @@ def appended(descriptor: bytes, opset: int = 1) -> ProgramParts:
 
 
 def op_case(rule: Rule, op: Op | bytes, at: int | None = None, opset: int | None = None) -> Case:
-    """An op that breaks a rule by itself; with `at`, by that operand."""
+    """Returns a case of an op that breaks a rule by itself, or with `at` by that operand."""
     last = Op.decode(sound().programs[STEP].descriptors[-1])
     if isinstance(op, Op):
         opset = opset or op.opset
@@ -217,7 +217,7 @@ def op_case(rule: Rule, op: Op | bytes, at: int | None = None, opset: int | None
 
 
 def header_case(rule: Rule, parts: ProgramParts, subject: Subject = Subject.HEADER, index: int = 0) -> Case:
-    """A step Program whose header breaks a rule."""
+    """Returns a case of a step Program whose header breaks a rule."""
     return Case(with_program(STEP, parts), Evidence(subject, STEP, index, code=parts.code), rule)
 
 
@@ -253,23 +253,23 @@ def a_draw(**changes: Any) -> Op:
 
 
 def a_qdot(**changes: Any) -> Op:
-    """Two rows of three groups, two words each."""
+    """Returns a qdot: two rows of three groups, two words each."""
     views = (view(INTS, 0, 6, 2), view(INTS, 0, 0, 2), view(FLOATS, 0, 3, 1), view(FLOATS, 0, 0, 1))
     return replace(Op(Kind.FOLD, F32, (2,), views, (3,), Fold.QDOT, p0=2), **changes)
 
 
 def a_quant(**changes: Any) -> Op:
-    """Two rows of six values, in groups of four and two."""
+    """Returns a quant: two rows of six values, in groups of four and two."""
     return replace(Op(Kind.QUANT, I32, (2, 2), (view(FLOATS, 0, 6, 0, 1),), (6,), p0=1), **changes)
 
 
 def scales(**changes: Any) -> Op:
-    """The scales of `a_quant`."""
+    """Returns the scales of `a_quant`."""
     return replace(a_quant(dtype=F32, mode=Quant.SCALES), **changes)
 
 
 def with_views(op: Op, j: int, other: View) -> Op:
-    """The op with another operand j."""
+    """Returns the op with another operand j."""
     return replace(op, views=(*op.views[:j], other, *op.views[j + 1 :]))
 
 
@@ -409,7 +409,7 @@ OPERANDS: dict[str, tuple[Rule, Op, int]] = {
 
 
 def _bytes() -> Iterator[tuple[str, Case]]:
-    """Descriptors that do not parse."""
+    """Yields descriptors that do not parse."""
     good = replace(a_map(), cumulative=Op.decode(sound().programs[STEP].descriptors[-1]).cumulative + 12).encode()
     yield "a descriptor too short", op_case(Rule.DESCRIPTOR_LENGTH, good[:23])
     yield "a byte after the end", op_case(Rule.DESCRIPTOR_LENGTH, good + b"\0")
@@ -608,7 +608,7 @@ def _datasets(job: Held) -> Iterator[tuple[str, Case]]:
 
 
 def _met_on_the_way() -> Iterator[tuple[str, Case]]:
-    """What is read before the rule that a subject is about: a part that is wrong is found there, too."""
+    """Yields cases in parts that are read before the rule of a subject: defects there are found too."""
     job = sound()
     step, encode, merge = job.programs
     named = step.header[15 + 6 * 8 : 15 + 6 * 8 + 3]
@@ -642,7 +642,7 @@ def _with(data: bytes, at: int, other: bytes) -> bytes:
 
 
 def cases() -> dict[str, Case]:
-    """Every case by name."""
+    """Returns every case by name."""
     found = {what: op_case(rule, op) for what, (rule, op) in OPS.items()}
     found |= {what: op_case(rule, op, at) for what, (rule, op, at) in OPERANDS.items()}
     for more in (_bytes, _missing, _cumulative, _headers, _constants, _layouts, _tensors, _met_on_the_way):
@@ -659,11 +659,11 @@ COMPUTED = {
     "positions, joined": a_concat(dtype=I32, views=(view((Tag.IOTA, 0), 0, 1), view(INTS, 0, 1))),
     "one position, joined to floats": a_concat(views=(view((Tag.IOTA, 0), 0, 0), view(FLOATS, 0, 1))),
 }  # fmt: skip
-"""Operands that are computed, in ops that keep a dtype."""
+"""Computed operands, in ops that keep a dtype."""
 
 
 def holding() -> Iterator[tuple[str, Case]]:
-    """Evidence that looks closest at a rule, and finds it kept."""
+    """Yields evidence that comes close to breaking a rule but does not."""
     for i, op in enumerate((*SOUND_OPS, *COMPUTED.values())):
         what = (*(f"a sound {op.kind.name.lower()}" for op in SOUND_OPS), *COMPUTED)[i]
         for at in (None, *range(len(op.views))):
@@ -689,7 +689,7 @@ def holding() -> Iterator[tuple[str, Case]]:
 
 
 def an_op() -> tuple[Held, Evidence]:
-    """A sound job, and evidence about an operand that is another op."""
+    """Returns a valid job, and evidence about an operand that is another op."""
     job = sound()
     return job, next(e for e in defects.every(job) if e.subject == Subject.OPERAND and len(e.pieces) == 2)
 
@@ -713,11 +713,11 @@ OF_NOTHING: tuple[tuple[dict[str, Any], str], ...] = (
     ({"subject": Subject.CARRY, "index": 0, "pieces": ()}, "EvidenceWrong"),
     ({"subject": Subject.DATASET, "pieces": ()}, "EvidenceWrong"),
 )
-"""What to change in `an_op`'s evidence, and the error that says so."""
+"""Changes to `an_op`'s evidence, with the resulting error."""
 
 
 def refused() -> Iterator[tuple[str, Held, Evidence, str]]:
-    """Evidence of what the job has not, or of another job."""
+    """Yields evidence about parts that the job does not have, or about another job."""
     job, evidence = an_op()
     for change, error in OF_NOTHING:
         yield str(change), job, replace(evidence, **change), error
@@ -733,7 +733,9 @@ def refused() -> Iterator[tuple[str, Held, Evidence, str]]:
 
 
 def vectors() -> list[dict[str, Any]]:
-    """What tests/vectors/validator.json holds: every case, and evidence of every subject that breaks nothing."""
+    """Returns the contents of tests/vectors/validator.json: every case, and evidence of every subject that breaks
+    nothing.
+    """
     found = [(what, c.job, c.evidence, c.rule) for what, c in cases().items()]
     job = sound()
     held_by_subject = {(e.subject, e.program): e for e in everything(job)}
@@ -749,7 +751,7 @@ def vectors() -> list[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """JSON of ABI values."""
+    """Converts ABI values to JSON."""
     if isinstance(value, bytes):
         return "0x" + value.hex()
     return [plain(x) for x in value] if isinstance(value, list | tuple) else int(value)
@@ -759,7 +761,7 @@ def plain(value: Any) -> Any:
 
 
 def mutant(dice: random.Random) -> tuple[Held, list[Evidence]]:
-    """The sound job with a few bytes of one Program changed, and the evidence about what was changed."""
+    """Returns the valid job with a few changed bytes in one Program, and evidence about the changes."""
     which = dice.randrange(3)
     parts = sound(codes_too=True).programs[which]
     if dice.random() < 0.3:

@@ -1,4 +1,4 @@
-"""The twin of the contracts as an object that goes from state to state: a market and its vault, acted on by name."""
+"""The twin of the contracts as a mutable object: a market and its vault, with verbs as methods."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from lockstep.protocol.transition import execute, view
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
 
 GENESIS = Block(1, Seconds(1))
-"""Of acts that no block matters to."""
+"""Default block of acts for which the block does not matter."""
 MARKET = Address("0x" + "aa" * 20)
 UNBOND = Seconds(10_000)
 
 
 def address(number: int) -> Address:
-    """A contract's, where no test asks for one."""
+    """Returns a contract's address, for tests that do not need a specific one."""
     return Address(f"0x{0xC0FFEE00 + number:040x}")
 
 
 def nobody(digest: Digest, signature: bytes) -> Address:
-    """Of a world without keys."""
+    """Recovers no signer: there are no keys."""
     return ZERO_ADDRESS
 
 
@@ -54,7 +54,7 @@ def deployment(
     chain: ChainTimes | None = None,
     arbiter: Arbiter | None = None,
 ) -> Deployment:
-    """Contracts at made-up addresses."""
+    """Returns a deployment with made-up addresses."""
     token, vault, game, validator, witnesses, availability = (address(i) for i in range(6))
     return Deployment(
         chain_id, token, vault, market, game, validator, witnesses, availability, unbond_seconds,
@@ -69,34 +69,34 @@ class Ledger:
     state: State
     events: tuple[Emitted, ...] = ()
     block: Block = GENESIS
-    """Of the last act: where none is given, the next is in it, too."""
+    """Block of the last act; also of the next act unless one is given."""
 
     def do(self, contract: str, function: str, sender: Address, *arguments: Any, **rest: Any) -> Any:
-        """One call; what it returns. Raises what the contract reverts with, and nothing has happened."""
+        """Makes one call and returns its result. A revert raises the contract's error and changes nothing."""
         self.block = rest.pop("block", None) or self.block
         call = MarketCall(contract, function, sender, arguments, **rest)
         self.state, self.events, returned = execute(self.state, self.block, call)
         return returned
 
     def ask(self, contract: str, function: str, *arguments: Any, block: Block | None = None) -> Any:
-        """What a view answers."""
+        """Returns the answer of a view."""
         return view(self.state, block or self.block, contract, function, *arguments)
 
     def fund(self, account: Address, amount: int) -> None:
-        """Gives an account tokens that the vault may pull."""
+        """Gives an account tokens that the vault may transfer."""
         self.do("TestToken", "mint", account, account, amount)
         self.do("TestToken", "approve", account, self.state.at.vault, MAX_UINT)
 
 
 @dataclass
 class Books:
-    """The vault."""
+    """The vault alone."""
 
     ledger: Ledger
 
     @staticmethod
     def of(unbond_seconds: Seconds) -> Books:
-        """An empty one, with a market that nobody calls."""
+        """Creates an empty vault, with a market that is never called."""
         return Books(Ledger(State.empty(deployment(unbond_seconds))))
 
     @property
@@ -125,7 +125,7 @@ class Books:
 
     @property
     def tokens(self) -> int:
-        """What the token says that the vault holds."""
+        """Returns the vault's token balance."""
         return self.ledger.state.balances[self.ledger.state.at.vault]
 
     @property
@@ -133,7 +133,7 @@ class Books:
         return self.ledger.state.owed
 
     def deposit(self, sender: Address, amount: int) -> None:
-        """Tokens out of nothing become free stake."""
+        """Mints tokens and deposits them as free stake."""
         self.ledger.fund(sender, amount)
         self._do("deposit", sender, amount)
 
@@ -175,7 +175,7 @@ class Books:
 
 
 class Market:
-    """A market with its vault, witnesses and demands, by the names of the Python twin."""
+    """A market with its vault, witnesses and demands, under the names of the Python twin."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class Market:
     # -- the requester
 
     def create(self, sender: Address, p: JobParams, nonce: int, escrow: int) -> JobId:
-        """With tokens out of nothing."""
+        """Creates a job, minting the requester's tokens."""
         before = self.ledger.state
         self.ledger.fund(sender, max(0, escrow) + p.deposit)
         try:
@@ -288,7 +288,7 @@ class Market:
     def merge(
         self, block: Block, sender: Address, job: JobId, r: int, out: StateRoot, out2: StateRoot, rounds: int = 0
     ) -> ClaimId:
-        """The merge's claim."""
+        """Merges; returns the merge's claim."""
         self._do("merge", sender, job, r, out, out2, "checkpoint", rounds, block=block)
         return self.rounds[job, r].merge_claim
 
@@ -318,7 +318,7 @@ class Market:
         return views.phase(self.ledger.state, block, job, r)
 
     def status(self, claim: ClaimId) -> ClaimStatus:
-        """The effective one."""
+        """Returns the effective status."""
         return views.claim(self.ledger.state, claim).status
 
     def live(self, claim: ClaimId) -> bool:
@@ -339,14 +339,14 @@ class Market:
     # -- what the other contracts are said to have stored
 
     def draw(self, job: JobId, r: int, accounts: Sequence[Address]) -> None:
-        """Makes the accounts the round's witnesses, as if the witnesses' contract had drawn them."""
+        """Makes the accounts the round's witnesses, as if the contract Witnesses had drawn them."""
         state = self.ledger.state
         audit = AuditId(views.audit_id(job, r, state.rounds[job, r].attempt))
         drawn = {(audit, i): Duty(account) for i, account in enumerate(accounts)}
         self.ledger.state = replace(state, duties=state.duties.with_(drawn))
 
     def miss(self, claim: ClaimId) -> None:
-        """Makes the claim's payload one that nobody posted."""
+        """Marks the claim's payload as demanded and not posted."""
         state = self.ledger.state
         self.ledger.state = replace(state, asked=state.asked.with_({claim: Asked(missing=True)}))
 
@@ -356,7 +356,7 @@ class Market:
 
 @dataclass
 class Witnesses:
-    """The market of witnesses of a `Market`."""
+    """The contract Witnesses of a `Market`."""
 
     market: Market
 
@@ -407,7 +407,7 @@ class Witnesses:
 
 @dataclass
 class Availability:
-    """The demands of a `Market`."""
+    """The contract Availability of a `Market`."""
 
     market: Market
 
@@ -437,7 +437,7 @@ class Availability:
         self, block: Block, sender: Address, data: bytes, job: JobId, row: int, tree: Digest, begin: int,
         rows: Sequence[Row],
     ) -> None:  # fmt: skip
-        """`data` are the transaction's."""
+        """Posts a part of a row; `data` is the transaction's data."""
         self._do("answerRow", block, sender, job, row, tree, begin, rows, data=data)
 
     def void_for_row(self, block: Block, job: JobId, row: int) -> None:
@@ -447,7 +447,7 @@ class Availability:
         self._do("commit", block, sender, digests)
 
     def missing(self, claim: ClaimId) -> bool:
-        """In the block of the last act."""
+        """Returns the view's answer in the block of the last act."""
         return views.missing(self.market.ledger.state, self.market.ledger.block, claim)
 
     def seed_of(self, block: Block, demand: Digest) -> Digest:

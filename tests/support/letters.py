@@ -1,8 +1,8 @@
-"""A toy job for games by the hundred thousand: a letter plus one, a line of text that moves with it, sums of both.
+"""A fast toy job for hundreds of thousands of games: a letter plus one, a line of text, and sums of both.
 
-Everything is a 32-bit integer, so that numpy's arithmetic is exact; tests/property/test_letters.py holds every op
-against `numerics.reference`. The state is [letter, line, tally, name, EMPTY ...]; a step has ops of one leaf, of two
-and of 66, a fold of one level of partials and one of two, aliases of ops and of the state, and padding.
+All values are 32-bit integers, so that numpy's arithmetic is exact; tests/property/test_letters.py compares every op
+with `numerics.reference`. The state is [letter, line, tally, name, EMPTY ...]; a step has ops of one leaf, of two and
+of 66, a fold of one level of partials and one of two, aliases of ops and of the state, and padding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Words = NDArray[np.uint32]
 RULER = 66 * CHUNK
 """Elements of the longest tensor: more leaves than one move reveals."""
 TERMS = 131_500
-"""Of the fold of two levels."""
+"""Terms of the fold with two levels of partials."""
 LINE = 300
 """Elements of the state's vector: two leaves, and two chunks of its sum."""
 
@@ -41,7 +41,7 @@ SEED = Seed(b"letters".ljust(32, b"."))
 WORKER = Address("0x" + "11" * 20)
 CLOCK, STEP_SECONDS = Seconds(120), Seconds(10)
 STAKE, BOND = Wei(1_000_003), Wei(10_007)
-"""Odd amounts: every share leaves a remainder."""
+"""Odd amounts, so that every share leaves a remainder."""
 
 _ADD = scalar.Opcode.IADD
 
@@ -65,7 +65,10 @@ def _layout(depth: int) -> tuple[TensorHeader | None, ...]:
 
 @cache
 def step_program(depth: int = 3) -> Program:
-    """One step; the state has 2^depth entries: 3 gives a G of 16 leaves, 6 one of 128, more than one move reveals."""
+    """Returns the step Program.
+
+    The state has 2^depth entries: depth 3 gives a G of 16 leaves, 6 one of 128, more than one move reveals.
+    """
     ops = _cumulated(
         Op(Kind.MAP, I32, (RULER,), (_view(Tag.IOTA, 0, 1), _view(Tag.IOTA, 0, 1)), instrs=(Instr(_ADD, 0, 1),)),
         Op(Kind.FOLD, I32, (), (_view(Tag.IOTA, 0, 3, offset=5),), (TERMS,), Fold.ISUM),
@@ -88,7 +91,7 @@ def step_program(depth: int = 3) -> Program:
 
 @cache
 def encode_program(depth: int = 3) -> Program:
-    """The last transition: the payload is the line plus the letter, then the name; two entries stay EMPTY."""
+    """Returns the last transition: the payload is the line plus the letter, then the name; two entries are EMPTY."""
     views = (_view(Tag.STATE, TEXT, 1), _view(Tag.STATE, LETTER, 0))
     ops = _cumulated(Op(Kind.MAP, I32, (LINE,), views, instrs=(Instr(_ADD, 0, 1),)))
     return Program(ops, _layout(depth), (Alias(1, 0), Alias(2, NAME), Alias(0), Alias(0)))
@@ -126,7 +129,7 @@ def _ruler_contents() -> Contents:
 
 
 def _chunks(terms: Words) -> Words:
-    """The wrapping sum of each 256 terms."""
+    """Returns the wrapping sum of each 256 terms."""
     starts = np.arange(0, len(terms), CHUNK)
     return np.add.reduceat(terms, starts, dtype=np.uint32)
 
@@ -142,17 +145,17 @@ def _total(words: Words) -> Words:
 
 @dataclass
 class LetterStep:
-    """One transition with at most one lie in an op and a few nodes of G replaced."""
+    """One transition with at most one lie in an op and some replaced nodes of G."""
 
     program: Program
     inputs: tuple[Words, Words, Words, Words]
     lie: Lie | None = None
     tampered: dict[int, Digest] = field(default_factory=dict)
-    """Position in G -> the node put there instead (a wrong alias, garbage padding, an op that nobody can open)."""
+    """Maps positions in G to replacement nodes (a wrong alias, garbage in padding, an op that cannot be opened)."""
 
     @cached_property
     def _values(self) -> list[Words]:
-        """Every op's output as claimed."""
+        """Returns every op's output as claimed."""
         letter, line, _, name = self.inputs
         if len(self.program.ops) == 1:
             return [self._lied(0, line + letter)]
@@ -181,7 +184,7 @@ class LetterStep:
 
     @cached_property
     def outputs(self) -> list[Contents]:
-        """The same as committed tensors."""
+        """Returns every op's output as a committed tensor."""
         shared = _ruler()
         return [
             _ruler_contents() if words is shared else _held(op.extents, words)
@@ -199,7 +202,7 @@ class LetterStep:
 
     @property
     def next(self) -> tuple[Words, Words, Words, Words]:
-        """The output state of a step."""
+        """Returns the output state of a step."""
         values = self._values
         return values[LETTER_OP], values[LINE_OP], values[TALLY_OP], self.inputs[NAME]
 
@@ -220,7 +223,7 @@ class LetterStep:
 
     @property
     def end(self) -> StateRoot:
-        """S_t, as this G has it."""
+        """Returns S_t according to this G."""
         up = self.program.depth - self.program.s_out
         return StateRoot(merkle.node_at(self.graph, self.program.s_out, (1 << up) - 1))
 
@@ -245,8 +248,11 @@ class LetterStep:
 
 @dataclass
 class LetterClaim:
-    """`transitions` from a letter: steps, then the encode (one alone: the encode, as a merge). At most one lie, at step
-    `lie_at`; what follows is computed from it. `forged` are states that come of no computation at all."""
+    """A claim of `transitions` from a letter: steps, then the encode (a single transition is the encode, as in a
+    merge).
+
+    At most one lie, at step `lie_at`; later states are computed from it. `forged` states come from no computation.
+    """
 
     transitions: int
     depth: int = 3
@@ -264,7 +270,7 @@ class LetterClaim:
         return truth(self.transitions, self.depth, self.letter)
 
     def _follows(self, t: int) -> bool:
-        """Whether step t is computed here: the truth's steps, or the lie and what comes of it."""
+        """Returns True if step t is computed here: a true step, or one that follows from the lie."""
         return self is self._truth or 0 < self.lie_at <= t
 
     def step(self, t: int) -> LetterStep:
@@ -294,7 +300,7 @@ class LetterClaim:
 
     @cached_property
     def trace_levels(self) -> Levels:
-        """The trace as it is committed."""
+        """Returns the Merkle levels of the committed trace."""
         leaves = [merkle.leaf(state) for state in self.trace]
         if self.padded is not None:
             leaves += [EMPTY[0]] * ((1 << merkle.ceil_log2(len(leaves))) - len(leaves))
@@ -311,18 +317,18 @@ class LetterClaim:
 
     @property
     def is_true(self) -> bool:
-        """Whether every state is what the schedule computes."""
+        """Returns True if every state is the one that the schedule computes."""
         return self.padded is None and self.trace == self._truth.trace
 
 
 @cache
 def truth(transitions: int, depth: int = 3, letter: int = 0x61) -> LetterClaim:
-    """The honest claim."""
+    """Returns the honest claim."""
     return LetterClaim(transitions, depth, letter)
 
 
 def claim_of(held: LetterClaim) -> game.DisputedClaim:
-    """What the market says of a claim whose trace is `held`'s."""
+    """Returns the market's view of a claim with the trace of `held`."""
     programs = (step_program(held.depth), encode_program(held.depth))
     steps = programs[held.transitions == 1].root
     identity = struct.pack(">II", held.transitions, held.depth) + held.trace_levels[-1][0][:24]
@@ -334,7 +340,7 @@ def claim_of(held: LetterClaim) -> game.DisputedClaim:
 
 
 def open_at(claim: game.DisputedClaim, held: LetterClaim, t: int, nonce: int) -> moves.Open:
-    """A game on transition t (0: on the trace) of a claim, whether it is wrong or not."""
+    """Returns the opening of a game on transition t (0: on the trace) of a claim, wrong or not."""
     if t == 0:
         return moves.Open(claim.id, claim.body, nonce, 0, StateRoot(EMPTY[0]), (), moves.NO_TRANSITION)
     tree, program = held.trace_levels, (encode_program if t == held.transitions else step_program)(held.depth)
@@ -345,5 +351,5 @@ def open_at(claim: game.DisputedClaim, held: LetterClaim, t: int, nonce: int) ->
 
 
 def with_delegate(claim: game.DisputedClaim, delegate: Address) -> game.DisputedClaim:
-    """The same claim, its defender's delegate named."""
+    """Returns the claim with a delegate of its defender."""
     return replace(claim, delegate=delegate)

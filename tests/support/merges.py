@@ -1,4 +1,4 @@
-"""Payloads of the toy job, and the round that freezes them."""
+"""Payloads of the toy job, and a round that freezes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCOPE = Scope(31337, b"g" * 32, Address("0x" + "11" * 20), Address("0x" + "22" *
 
 
 def merging_parts(store: ContentStore, guard: GuardMemory, home: Path) -> Any:
-    """The parts of an aggregator, without a chain."""
+    """Returns the parts of an aggregator, without a chain."""
     party = SimpleNamespace(
         contracts=SimpleNamespace(game=None), addresses=SimpleNamespace(block=0), outbox=None, store=store
     )  # fmt: skip
@@ -37,7 +37,7 @@ def put(job: Job, store: ContentStore, payload: Tensors) -> Payload:
 
 
 def merge_place(job: Job, refs: list[Payload | None]) -> RecordKey:
-    """CLAIM, of a merge of the first round, which the contract has frozen with these payloads."""
+    """Returns the signing key for a merge of the first round, which the contract has frozen with these payloads."""
     params = job.params
     mask = sum(1 << s for s, ref in enumerate(refs) if ref is not None)
     lanes = 1 << params.role.slot_depth
@@ -51,5 +51,5 @@ def merge_place(job: Job, refs: list[Payload | None]) -> RecordKey:
 
 
 def frozen(refs: list[Payload | None]) -> tuple[RoundRecord]:
-    """The first round with these payloads, as the chain has it."""
+    """Returns the first round with these payloads as recorded on chain."""
     return (RoundRecord(0, toyjob.SEED, tuple(refs), None, Digest(b""), Digest(b"")),)

@@ -1,5 +1,4 @@
-"""Models of one's own as jobs of a test's market: running statistics that a step writes, recurrences unrolled, one
-matrix alone."""
+"""User-defined models as jobs: running statistics that a step writes, unrolled recurrences, a single matrix."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ TERMS: Terms = replace(TOY_TERMS, **{k: v for k, v in LONG.items() if k != "roun
 
 @dataclass(frozen=True)
 class NormedConfig:
-    """The shape of `Normed`."""
+    """Shape of `Normed`."""
 
     width: int = 24
     momentum: float = 0.25
 
 
 class Normed(nn.Module):
-    """Tokens, a batch norm over them (Ioffe and Szegedy 2015), scores."""
+    """Embedding, batch norm (Ioffe and Szegedy 2015), scores."""
 
     def __init__(self, config: NormedConfig) -> None:
         super().__init__()
@@ -48,7 +47,7 @@ class Normed(nn.Module):
         self.head = nn.Linear(config.width, VOCABULARY)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """[B, T] -> scores [B, T, V]."""
+        """Maps rows [B, T] to scores [B, T, V]."""
         inner: torch.Tensor = self.inner(self.table(rows))
         return self.head(torch.relu(self.norm(inner.transpose(1, 2)).transpose(1, 2)))
 
@@ -60,11 +59,11 @@ class RecurrentConfig:
     cell: str = "lstm"
     width: int = 12
     normed: bool = False
-    """A batch norm follows."""
+    """True if a batch norm follows."""
 
 
 class Recurrent(nn.Module):
-    """Tokens, an LSTM (Hochreiter and Schmidhuber 1997) or a GRU (Cho 2014) over them, scores."""
+    """Embedding, LSTM (Hochreiter and Schmidhuber 1997) or GRU (Cho 2014), scores."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -75,7 +74,7 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(config.width, VOCABULARY)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """[B, T] -> scores [B, T, V]."""
+        """Maps rows [B, T] to scores [B, T, V]."""
         made: torch.Tensor = self.cells(self.table(rows))[0]
         return self.head(self.norm(made.transpose(1, 2)).transpose(1, 2) if self.config.normed else made)
 
@@ -88,7 +87,7 @@ class SpareConfig:
 
 
 class Spare(nn.Module):
-    """Tokens, scores, and between them a layer that nothing reads."""
+    """Embedding, scores, and a layer whose result is unused."""
 
     def __init__(self, config: SpareConfig) -> None:
         super().__init__()
@@ -98,7 +97,7 @@ class Spare(nn.Module):
         self.head = nn.Linear(config.width, VOCABULARY)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """[B, T] -> scores [B, T, V]."""
+        """Maps rows [B, T] to scores [B, T, V]."""
         return self.head(self.table(rows))
 
 
@@ -111,7 +110,7 @@ class MatrixConfig:
 
 
 class Matrix(nn.Module):
-    """One matrix, in the order of its flat tensor: what other code takes and gives."""
+    """A single matrix, in the order of its flat tensor."""
 
     def __init__(self, config: MatrixConfig) -> None:
         super().__init__()
@@ -119,18 +118,18 @@ class Matrix(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.rows, config.columns))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """[B, T] -> the matrix."""
+        """Returns the matrix for rows [B, T]."""
         return self.weight
 
 
 def squared_distance(model: Model, rows: torch.Tensor) -> torch.Tensor:
-    """The mean square of what a matrix lacks to the mean token."""
+    """Returns the mean square distance of the matrix from the mean token."""
     return (model(rows) - rows.to(torch.float32).mean()).square().mean()
 
 
 @contextmanager
 def registered() -> Iterator[None]:
-    """Within, `MODELS` has these kinds."""
+    """Registers these kinds in `MODELS` within the block."""
     own = {
         "normed": ModelKind(NormedConfig, Normed, lambda model: next_token_loss),
         "recurrent": ModelKind(RecurrentConfig, Recurrent, lambda model: next_token_loss),
@@ -146,25 +145,25 @@ def registered() -> Iterator[None]:
 
 
 def normed() -> Normed:
-    """With weights that are the same in every run."""
+    """Returns a model with reproducible weights."""
     torch.manual_seed(11)
     return Normed(NormedConfig())
 
 
 def spare() -> Spare:
-    """With weights that are the same in every run."""
+    """Returns a model with reproducible weights."""
     torch.manual_seed(11)
     return Spare(SpareConfig())
 
 
 def recurrent(cell: str, *, normed: bool = False) -> Recurrent:
-    """With weights that are the same in every run."""
+    """Returns a model with reproducible weights."""
     torch.manual_seed(11)
     return Recurrent(RecurrentConfig(cell, normed=normed))
 
 
 def scanned() -> nn.Module:
-    """A small Mamba (Gu and Dao 2023), whose selective scan torch unrolls."""
+    """Returns a small Mamba (Gu and Dao 2023), whose selective scan torch unrolls."""
     import transformers
 
     from benchmarks.small_models import found
@@ -175,13 +174,13 @@ def scanned() -> nn.Module:
 
 
 def rows(tokens: int = TOKENS) -> np.ndarray:
-    """i32 [40, T + 1]: each token follows from the last one."""
+    """Returns i32 [40, T + 1], in which each token determines the next."""
     first = np.random.default_rng(4).integers(0, VOCABULARY, (40, 1))
     return ((first + 5 * np.arange(tokens + 1)) % VOCABULARY).astype(np.int32)
 
 
 def job(model: nn.Module, strategy: Strategy | None = None, tokens: int = TOKENS, **changes: Any) -> TrainingJob:
-    """A job of one round, three slots and STEPS steps on `rows`."""
+    """Returns a job of one round, three slots and STEPS steps on `rows`."""
     spec = strategy or diloco.Spec(inner=AdamW(learning_rate=1e-2, warmup=1), inner_steps=STEPS)
     settings = {
         "batch": Batch(4, tokens + 1), "rounds": 1, "slots": 3, "min_slots": 2, "terms": TERMS, **changes,

@@ -1,4 +1,4 @@
-"""A market for the pages, with every verdict: games on a chain in memory, indexed as any; a run of many rounds as rows.
+"""A market for testing pages: games with every verdict on a chain in memory, and a run of many rounds written as rows.
 
 python -m tests.support.pages FOLDER [PORT] [ROUNDS SLOTS]      serves it, or what FOLDER has
 """
@@ -40,30 +40,30 @@ from tests.support.court import LIE, Court
 
 TOKEN = 10**18
 WORDS = "<script>alert(1)</script>"
-"""What a stranger calls its model."""
+"""A hostile model name."""
 LONG = "0x" + keccak(b"a long run").hex()
 ADDRESSES = Addresses(31337, *(Address(f"0x{i:02x}" + "11" * 19) for i in range(8)))
-"""Addresses of no contract: a served folder has no chain."""
+"""Addresses without contracts: a served folder has no chain."""
 BEGUN = 1_800_000_000
 ROUND_SECONDS = 240
 
 
 @dataclass
 class Seeded:
-    """An index with its store, and what is in it."""
+    """An index with its store and contents."""
 
     database: Database
     store: ContentStore
     folder: Path
     job: str = ""
-    """A job of one round, about whose claims every game is."""
+    """The job of one round that all games are about."""
     games: dict[str, str] = field(default_factory=dict)
-    """Ids by verdict; "open" runs."""
+    """Ids of games by verdict; "open" for running ones."""
     workers: list[str] = field(default_factory=list)
     court: Court | None = None
 
     def context(self, **more: Any) -> ApiContext:
-        """The context of an API over this index."""
+        """Returns the context of an API over this index."""
         published = PublishedMarket(ADDRESSES)
         if self.court is not None:
             arena = self.court.arena
@@ -76,7 +76,9 @@ class Seeded:
 
 
 def seeded(folder: Path, *, rounds: int = 48, slots: int = 8, url: str | None = None) -> Seeded:
-    """A migrated index with the court's games and a run of `rounds` x `slots`, in `folder` or at a database's `url`."""
+    """Creates a migrated index with the court's games and a run of `rounds` x `slots`, in `folder` or at a database's
+    `url`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "store").mkdir(exist_ok=True)
     store = open_store(f"dir://{folder / 'store'}")
@@ -92,7 +94,7 @@ def seeded(folder: Path, *, rounds: int = 48, slots: int = 8, url: str | None = 
 
 
 def _play(made: Seeded) -> None:
-    """Every verdict: a number that the contract computes, two silences, a game that comes too late, one that runs."""
+    """Plays games to every verdict: a computed number, two silences, a game that comes too late, one that runs."""
     step, encode = _named(court.STEP, "model.layers.0.mlp"), _named(court.ENCODE, "payload")
     cids = {name: made.store.put(encode_program(program, made.store.put)) for name, program in
             (("step", step), ("encode", encode), ("merge", encode))}  # fmt: skip
@@ -151,7 +153,7 @@ def _patched(module: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _long_run(made: Seeded, rounds: int, slots: int) -> None:
-    """A run with claims of every state; its losses are those of no model."""
+    """Writes a run with claims of every status; its losses belong to no model."""
     dice = random.Random(7)
     with made.database.session() as session:
         first = session.get_one(JobRow, made.job)
@@ -204,7 +206,7 @@ def _long_run(made: Seeded, rounds: int, slots: int) -> None:
 
 
 def _money(session: Session, made: Seeded, requester: str, claims: list[dict[str, Any]], escrow: int) -> None:
-    """The vault's events behind a run: stakes, pay by the hour, what was slashed, what is locked."""
+    """Writes the vault's events of a run: stakes, hourly pay, slashes, locks."""
     told: list[tuple[int, str, str, dict[str, Any]]] = [
         (BEGUN, "StakeVault", "Escrowed", {"from": requester, "amount": str(escrow * TOKEN)})
     ]

@@ -1,6 +1,6 @@
-"""A job's parameters by the names of their fields alone: what tests change is one or two of them.
+"""Builds a job's parameters from flat field names, of which tests change one or two.
 
-A field that two groups have is named with its group: merge_price, genesis_shared, spec_digest.
+A field name that two groups share is prefixed with its group: merge_price, genesis_shared, spec_digest.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ QUIET: dict[str, Any] = {
     10**9,
     "carry_period": 0, "merged": True,
 }  # fmt: skip
-"""What a job says that draws no witnesses, carries nothing and prices no gas."""
+"""Parameters of a job without witnesses, carry and gas price."""
 
 
 def job_params(**values: Any) -> JobParams:
-    """A job of one role."""
+    """Returns a job with one role."""
     named = QUIET | {"carry_depth": values["shared_depth"]} | values
     groups = {group: kind(**_taken(group, kind, named)) for group, kind in GROUPS.items()}
     if named:
@@ -45,7 +45,7 @@ def job_params(**values: Any) -> JobParams:
 
 
 def amended(params: JobParams, **values: Any) -> JobParams:
-    """The same job but for some fields."""
+    """Returns the job with some fields changed."""
     if "shared_depth" in values:
         values.setdefault("carry_depth", values["shared_depth"])
     changed: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def amended(params: JobParams, **values: Any) -> JobParams:
 
 
 def value_of(params: JobParams, name: str) -> Any:
-    """The field that `amended` would change by that name."""
+    """Returns the field that `amended` would change under that name."""
     for group, kind in GROUPS.items():
         for of in fields(kind):
             if name in _names(group, of.name):
@@ -68,12 +68,12 @@ def value_of(params: JobParams, name: str) -> Any:
 
 
 def _names(group: str, field: str) -> tuple[str, ...]:
-    # The presets' word for a merge turn.
+    # The name of a merge turn in presets.
     return (field, f"{group}_{field}", *(("merge_seconds",) if field == "turn_seconds" else ()))
 
 
 def _taken(group: str, kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    """What of `values` is a group's; it is taken out."""
+    """Removes from `values` the fields of a group and returns them."""
     found = {}
     for of in fields(kind):
         for name in _names(group, of.name):
@@ -83,7 +83,7 @@ def _taken(group: str, kind: type, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured() -> JobParams:
-    """Of the jobs whose gas is measured: every byte of calldata counts."""
+    """Returns the job whose gas is measured: every byte of calldata counts."""
     root = keccak(b"root")
     return job_params(
         spec_digest=root, step_program=root, encode_program=root, merge_program=root, dataset_root=root,

@@ -1,4 +1,5 @@
-"""Vectors of the rules of money that Python and Solidity both read: edges and random values, columns of equal length.
+"""Writes vectors of the money rules that Python and Solidity both read: edge cases and random values, in columns of
+equal length.
 
 python -m tests.support.price_vectors        writes tests/vectors/prices.jsonl anew
 """
@@ -25,7 +26,7 @@ Case = tuple[int, ...]
 
 
 def _histories(dice: random.Random) -> list[list[int]]:
-    """Base fees in the order of their seals."""
+    """Returns base fees in order of their seals."""
     edges = [[], [0], [5, 1], [1, 5], [3, 2, 1], [0] * 9, list(range(9)), BASE_FEES]
     drawn = [[dice.choice((dice.randrange(10**6), dice.randrange(10**11))) for _ in range(dice.randrange(1, 14))]
              for _ in range(24)]  # fmt: skip
@@ -40,7 +41,7 @@ def _filled(fees: list[int]) -> int:
 
 
 def _cases(dice: random.Random) -> dict[str, tuple[Callable[..., int], list[Case]]]:
-    """By rule: the twin's function and the arguments to ask it."""
+    """Returns for each rule the twin's function and its test arguments."""
     floors = [(price, gas) for price in AMOUNTS for gas in GAS_PRICES]
     steps = [(price, steps) for price in AMOUNTS for steps in (1, 3, 40, 1 << 24)]
     costs = [
@@ -69,7 +70,9 @@ def _cases(dice: random.Random) -> dict[str, tuple[Callable[..., int], list[Case
 
 
 def lines() -> list[str]:
-    """What tests/vectors/prices.jsonl holds: a line for each rule, arguments flat in one column, answers in another."""
+    """Returns the lines of tests/vectors/prices.jsonl: one per rule, arguments flat in one column, results in
+    another.
+    """
     constants = ("GAME_GAS", "DEFENDER_GAS", "STAKE_PRICES", "STAKE_GAMES", "LEAF_GAS", "BOND_GAMES", "WITNESS_FEES",
                  "LEAD_FEES", "FEES", "FEE_UNIT", "MAX_FEE_CAP")  # fmt: skip
     rows: list[dict[str, Any]] = [

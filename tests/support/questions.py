@@ -1,4 +1,4 @@
-"""Questions to the Arbiter and to Float32 with the references' answers, as recordings for forge.
+"""Writes calls of the Arbiter and of Float32, with the reference's answers, as recordings for forge.
 
 python -m tests.support.questions FOLDER      writes one recording of each contract (tests/support/recordings.py)
 """
@@ -39,19 +39,19 @@ from tests.support.scalar_vectors import vectors
 DEPLOYER = Address("0x" + "d0" * 20)
 PROGRAMS = 12
 FINITE = 4
-"""Programs of ordinary numbers: a long fold of any words is a NaN, whatever becomes of most of them."""
+"""Number of Programs with ordinary numbers: a long fold of arbitrary words is almost always NaN."""
 WORDS_PER_OP = 2_000
 
 
 class Finite(Maker):
-    """Normal deviates."""
+    """Draws normal deviates."""
 
     def word(self) -> int:
         return games.f32(self.rng.gauss(0, 2))
 
 
 def spoiled(rng: random.Random, opened: tuple[Opening, ...]) -> tuple[Opening, ...]:
-    """The openings with one thing wrong."""
+    """Returns the openings with one defect."""
     i = rng.randrange(len(opened))
     o = opened[i]
     byte = rng.randrange(len(o.data))
@@ -69,7 +69,7 @@ def spoiled(rng: random.Random, opened: tuple[Opening, ...]) -> tuple[Opening, .
 
 
 def answer(question: Question) -> int | None:
-    """What the reference says; None: it refuses."""
+    """Returns the reference's answer; None if it refuses."""
     try:
         return ReferenceArbiter().execute(*question)
     except LockstepError:
@@ -77,7 +77,7 @@ def answer(question: Question) -> int | None:
 
 
 def arbiter(programs: int = PROGRAMS) -> Iterator[bytes]:
-    """Elements of every op of random Programs, right and spoiled; chunks' partials put together; every guard."""
+    """Yields elements of every op of random Programs, right and spoiled; combined partials; every guard."""
     at = _creation(0)
     yield recordings.creation("Arbiter.sol:Arbiter", b"", at, DEPLOYER, 0)
     contract = Contract(Web3(), Address(Web3.to_checksum_address(at)), "Arbiter")
@@ -101,7 +101,7 @@ def arbiter(programs: int = PROGRAMS) -> Iterator[bytes]:
         for count in (1, 2, 7, 8, 9, 16, 255, 256, 257, 264, 511, PARTIALS):
             words = b"".join(Maker(count).word().to_bytes(4, "big") for _ in range(count))
             yield ask("combine", (int(mode), words), ReferenceArbiter().combine(mode, words))
-        # A fold's identity shows where nothing is greater, or less.
+        # A fold's identity matters only where no element is greater, or less.
         for word in SPECIAL:
             words = word.to_bytes(4, "big")
             yield ask("combine", (int(mode), words), ReferenceArbiter().combine(mode, words))
@@ -110,7 +110,7 @@ def arbiter(programs: int = PROGRAMS) -> Iterator[bytes]:
 
 
 def staged(step: PlainStep, question: Question) -> Iterator[tuple[str, Any, int | None]]:
-    """(function, arguments, word): a map's operands are staged one by one; after each, the rest is enough."""
+    """Yields (function, arguments, word): stages a map's operands one by one; after each, the rest suffices."""
     (statement, index, descriptor, element, chunk, rest), reference = question, ReferenceArbiter()
     graph, known = Known(step.graph, step.program.depth), 0
     while rest:
@@ -137,7 +137,7 @@ LEAF = View(Tag.CONST, 1, 0, (1,))
 
 
 def refused() -> Iterator[tuple[str, Any, bytes]]:
-    """(function, arguments, revert data): each guard of the Arbiter and of what it reads with, broken by itself."""
+    """Yields (function, arguments, revert data): each guard of the Arbiter and its readers, broken separately."""
     step = Maker(7).step()
     rng = random.Random(7)
 
@@ -205,7 +205,7 @@ def refused() -> Iterator[tuple[str, Any, bytes]]:
 
 
 def _refused_stages(ask: Any, *ops: KindOp) -> Iterator[tuple[str, Any, bytes]]:
-    """A map's operands are staged and no other op's, from openings that are all read."""
+    """Yields invalid stagings: of an op that is not a map, or with unused openings."""
     for op in ops:
         descriptor, roots, context, element, _, opened, staged = ask(op)
         if op.kind != Kind.MAP:
@@ -216,7 +216,7 @@ def _refused_stages(ask: Any, *ops: KindOp) -> Iterator[tuple[str, Any, bytes]]:
 
 
 def _refused_openings(step: PlainStep, ask: Any, plain: KindOp) -> Iterator[tuple[str, Any, bytes]]:
-    """What is opened is what is read: an earlier op, inside its source, at its place, all of it."""
+    """Yields invalid openings: a later op, outside of its source, at another place, or incomplete."""
     consts = step.program.consts
     whole = Opening(
         consts[1].header.encode(), consts[1].data, (), tuple(merkle.proof(step.program.consts_levels, 1)), 0
@@ -234,7 +234,7 @@ def _refused_openings(step: PlainStep, ask: Any, plain: KindOp) -> Iterator[tupl
     yield "execute", ask(reads, (replace(whole, root_proof=whole.root_proof[:-1]),)), PROOF
     yield "execute", ask(reads, (replace(whole, root_proof=whole.root_proof[::-1]),)), PROOF
     yield "execute", ask(reads, (whole, whole)), _error(OPENINGS, 2)
-    # A leaf that operands share is opened once; each reads inside the tensor, whatever the leaf holds behind it.
+    # A leaf shared by operands is opened once; each reads inside its tensor, whatever follows in the leaf.
     both = (Instr(scalar.Opcode.IADD, 0, 1),)
     yield "execute", ask(replace(plain, views=(LEAF, LEAF), instrs=both), (whole, whole)), _error(OPENINGS, 2)
     long, roots = bytes(LEAF_BYTES), [*step.program.consts_levels[0]]
@@ -248,7 +248,7 @@ def _refused_openings(step: PlainStep, ask: Any, plain: KindOp) -> Iterator[tupl
 
 
 def _error(signature: bytes, *arguments: int) -> bytes:
-    """The revert data of an error of integers."""
+    """Returns the revert data of an error with integer arguments."""
     return bytes(keccak(signature)[:4]) + b"".join(int(a).to_bytes(32, "big") for a in arguments)
 
 
@@ -256,7 +256,7 @@ def _error(signature: bytes, *arguments: int) -> bytes:
 
 
 def float32(words: int = WORDS_PER_OP) -> Iterator[bytes]:
-    """The harness's answers to the vectors of each operation."""
+    """Yields the harness's answers to the vectors of each operation."""
     at = _creation(0)
     yield recordings.creation("Float32Harness.sol:Float32Harness", b"", at, DEPLOYER, 0)
     selector = keccak(b"results(uint256,bytes)")[:4]
@@ -269,17 +269,17 @@ def float32(words: int = WORDS_PER_OP) -> Iterator[bytes]:
 
 
 def _padded(data: bytes) -> bytes:
-    """`bytes` as the ABI has it."""
+    """Encodes `bytes` as in the ABI."""
     return len(data).to_bytes(32, "big") + data + bytes(-len(data) % 32)
 
 
 def _creation(nonce: int) -> str:
-    """keccak(rlp([DEPLOYER, nonce]))[12:] for a nonce below 0x80."""
+    """Returns keccak(rlp([DEPLOYER, nonce]))[12:] for a nonce below 0x80."""
     return "0x" + keccak(b"\xd6\x94" + bytes.fromhex(DEPLOYER[2:]) + bytes([nonce or 0x80]))[12:].hex()
 
 
 def write(folder: Path) -> None:
-    """One recording of each contract."""
+    """Writes one recording for each contract."""
     recordings.write(folder, "arbiter", arbiter())
     recordings.write(folder, "float32", float32())
 

@@ -1,4 +1,4 @@
-"""Random ops of every kind with their openings, and the vectors that Python and Solidity both read.
+"""Random ops of every kind with openings, and vectors that both Python and Solidity read.
 
 python -m tests.support.random_ops        writes tests/vectors/arbiter.json anew
 """
@@ -39,12 +39,12 @@ from tests.support.games import PlainStep
 
 VECTORS = Path(__file__).parents[1] / "vectors/arbiter.json"
 SIZES = (700, 256, 30, 1)
-"""Elements of the state's tensors and of the constants: several leaves, one leaf, a part of one, a scalar."""
+"""Elements of the state's tensors and of the constants: several leaves, one leaf, part of one, a scalar."""
 SPECIAL = (0, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 1, 0x807FFFFF, 0x3F800000, 0xFFFFFFFF, 0x7FFFFFFF)
 
 
 class Maker:
-    """Random Programs: each op reads what stands before it, inside its bounds."""
+    """Creates random Programs: each op reads earlier ops, within bounds."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -59,7 +59,7 @@ class Maker:
         return self.rng.choice(((), (5,), (300,), (3, 4), (2, 3, 50), (4, 1, 2, 1)))
 
     def view(self, extents: tuple[int, ...], *, k: int | None = None, tags: tuple[Tag, ...] = tuple(Tag)) -> View:
-        """A view of `extents`, then k terms with stride 0 or 1, that stays inside a random source."""
+        """Returns a view of `extents`, then k terms with stride 0 or 1, inside a random source."""
         tag = self.rng.choice([t for t in tags if t != Tag.OP or self.ops])
         if tag == Tag.CONTEXT:
             return View(tag, 0, self.rng.randrange(3), (0,) * (len(extents) + (k is not None)))
@@ -80,7 +80,7 @@ class Maker:
         return View(tag, index, offset, (*strides, *along))
 
     def held(self, extents: tuple[int, ...], along: int, terms: int, unit: int = 1) -> View:
-        """A view of a tensor, of `terms` units of words along k, `along` units apart, at whole units."""
+        """Returns a view of a tensor with `terms` units of words along k, `along` units apart, at whole units."""
         sizes = {(Tag.OP, i): op.header.elements for i, op in enumerate(self.ops)}
         sizes |= {(tag, i): size for tag in (Tag.STATE, Tag.CONST) for i, size in enumerate(SIZES)}
         (tag, index), size = self.rng.choice([(t, n) for t, n in sizes.items() if n // unit > along * (terms - 1)])
@@ -95,7 +95,7 @@ class Maker:
         return View(tag, index, unit * offset, (*(unit * s for s in strides), unit * along))
 
     def quant(self, mode: int) -> Op:
-        """Codes or scales of a random tensor's values, whatever they are."""
+        """Returns an op for codes or scales of a random tensor's values."""
         lead, words, k = (
             self.rng.choice(((), (3,), (2, 2))),
             self.rng.choice((1, 2, 8, 64)),
@@ -109,7 +109,7 @@ class Maker:
         return Op(Kind.QUANT, I32 if codes else F32, extents, (view,), (k,), mode, p0=words, p1=stream)
 
     def qdot(self) -> Op:
-        """A product of any words as codes, with any words as scales."""
+        """Returns a product with arbitrary words as codes and scales."""
         extents, words, groups = (
             self.rng.choice(((), (5,), (3, 4))),
             self.rng.choice((1, 2, 16, 64)),
@@ -134,7 +134,7 @@ class Maker:
         if kind == Kind.GATHER:
             table = self.view(extents, tags=(Tag.STATE, Tag.CONST, Tag.IOTA))
             index = self.view(extents)
-            # One row more would leave the table; indices are mostly outside, sometimes within.
+            # one more row would leave the table; indices are mostly outside, sometimes inside
             rows = self.rng.choice((1, 2**32 - 1)) if table.tag == Tag.IOTA else 1
             return Op(kind, F32, extents, (index, table), p0=rows, p1=self.rng.randrange(8))
         if kind == Kind.CONCAT:
@@ -156,7 +156,7 @@ class Maker:
         return Op(Kind.MAP, self.rng.choice((F32, I32)), extents, views, instrs=tuple(instrs))
 
     def step(self) -> PlainStep:
-        """A Program with an op of each kind and fold mode, in random order, and its one step."""
+        """Returns a Program with an op of each kind and fold mode, in random order, and its one step."""
         moded = (Kind.FOLD, Kind.QUANT)
         wanted = [(kind, 0) for kind in Kind if kind not in moded] + [(Kind.FOLD, mode) for mode in Fold]
         wanted += [(Kind.QUANT, mode) for mode in Quant]
@@ -182,11 +182,11 @@ class Maker:
 
 
 Question = tuple[Statement, int, bytes, int, int, tuple[Opening, ...]]
-"""The arguments of `execute`."""
+"""Arguments of `execute`."""
 
 
 def asked(rng: random.Random, step: PlainStep, index: int) -> Question:
-    """A random element (and chunk) of an op, with its openings."""
+    """Returns a random element (and chunk) of an op, with its openings."""
     op = step.program.ops[index]
     element = rng.randrange(op.header.elements)
     chunk = rng.randrange(op.chunks) if op.chunks else 0
@@ -196,7 +196,7 @@ def asked(rng: random.Random, step: PlainStep, index: int) -> Question:
 
 
 def abi(question: Question, staged: int = 0) -> tuple[Any, ...]:
-    """The arguments of the contract's `execute`."""
+    """Returns the arguments of the contract's `execute`."""
     s, op, descriptor, element, chunk, opened = question
     h = s.fields
     roots = (
@@ -208,7 +208,9 @@ def abi(question: Question, staged: int = 0) -> tuple[Any, ...]:
 
 
 def vectors() -> dict[str, Any]:
-    """What tests/vectors/arbiter.json holds: two elements of each op of one Program, one level of each fold."""
+    """Returns the contents of tests/vectors/arbiter.json: two elements of each op of one Program, one level of each
+    fold.
+    """
     rng = random.Random(2024)
     step = Maker(2024).step()
     executed = []

@@ -1,8 +1,8 @@
-"""What happened on a chain, written down so that forge can repeat it (tests/forge/ChainReplay.t.sol).
+"""Records a chain's history in a form that forge can replay (tests/forge/ChainReplay.t.sol).
 
-`record` reads the blocks of a node from the first to the last and appends a recording to a folder; tests that run on a
-chain do so at their end when LOCKSTEP_RECORD names a folder. Only the standard library and eth_abi are used: brownie's
-environment records as well.
+`record` reads a node's blocks from first to last and adds a recording to a folder; tests on a chain do so at their end
+if LOCKSTEP_RECORD names a folder. It uses only the standard library and eth_abi, so that it also runs in brownie's
+environment.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ ARTIFACTS = Path(__file__).resolve().parents[2] / "sdk/lockstep/chain/abi"
 BLOCK, CREATE, CALL, ASK, KEEP, BACK = range(6)
 ACT = "(uint8,uint64,uint64,uint256,bytes32,address,uint64,address,uint256,string,bytes,bool,bool,bytes,bytes32)"
 LIBRARY = re.compile(r"_[\w$]{38}_")
-"""Where the address of a linked library belongs."""
+"""Placeholder for the address of a linked library."""
 NOWHERE = "0x" + "00" * 20
 
 
 def folder_of(environment: str = "LOCKSTEP_RECORD") -> Path | None:
-    """Where recordings are wanted; None: nowhere."""
+    """Returns the folder for recordings; None if none are wanted."""
     return Path(os.environ[environment]) if os.environ.get(environment) else None
 
 
 @dataclass(frozen=True)
 class Question:
-    """A call whose changes nobody keeps: the block after which it was asked, who asked whom, the call's data."""
+    """A call whose changes are discarded: the block after which it was made, caller and callee, data."""
 
     block: int
     sender: str
@@ -45,7 +45,7 @@ class Question:
 
 
 def record(url: str, name: str, codes: Mapping[str, str], asked: Iterable[Question] = ()) -> None:
-    """Appends all that happened on the node at `url` to the folder of LOCKSTEP_RECORD, if that is set.
+    """Adds the history of the node at `url` to the folder of LOCKSTEP_RECORD, if that is set.
 
     `codes`: the creation bytecode of each contract as it was compiled there, by name.
     """
@@ -54,7 +54,7 @@ def record(url: str, name: str, codes: Mapping[str, str], asked: Iterable[Questi
 
 
 def write(folder: Path, name: str, lines: Iterator[bytes] | Sequence[bytes]) -> None:
-    """One recording; the same twice is one file."""
+    """Writes one recording; equal recordings share a file."""
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join(f"0x{line.hex()}\n" for line in lines)
     if not text:
@@ -64,19 +64,19 @@ def write(folder: Path, name: str, lines: Iterator[bytes] | Sequence[bytes]) -> 
 
 
 def write_list(folder: Path) -> None:
-    """Names the recordings in the file that ChainReplay reads: the shortest first, where a difference shows early."""
+    """Writes the list of recordings for ChainReplay, the shortest first, so that differences show early."""
     names = sorted((path.stat().st_size, path.name) for path in folder.iterdir() if path.name != "list")
     (folder / "list").write_text("".join(f"{name}\n" for _, name in names))
 
 
 @dataclass(frozen=True)
 class Node:
-    """A chain's JSON-RPC."""
+    """A connection to a chain's JSON-RPC."""
 
     url: str
 
     def ask(self, method: str, *params: object) -> Any:
-        """The result; RuntimeError with the node's error otherwise."""
+        """Returns the result of a request. Raises RuntimeError with the node's error."""
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
         request = urllib.request.Request(self.url, body, {"content-type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -91,7 +91,7 @@ When = tuple[int, int, int, bytes]
 
 
 def acts(node: Node, codes: Mapping[str, str], asked: Iterable[Question]) -> Iterator[bytes]:
-    """Every block, transaction and question of the node's chain, in order."""
+    """Yields every block, transaction and question of the node's chain, in order."""
     questions = defaultdict(list)
     for question in asked:
         questions[question.block].append(question)
@@ -105,7 +105,7 @@ def acts(node: Node, codes: Mapping[str, str], asked: Iterable[Question]) -> Ite
 
 
 def answered(node: Node, when: When, question: Question) -> bytes:
-    """A question and the node's answer."""
+    """Returns a question with the node's answer."""
     request = {"from": question.sender, "to": question.to, "data": "0x" + question.data.hex()}
     try:
         success, output = True, node.ask("eth_call", request, hex(question.block))
@@ -134,7 +134,7 @@ def _transaction(node: Node, when: When, transaction: Any, codes: Mapping[str, s
 
 
 def call(to: str, data: bytes, output: bytes | None, *, success: bool = True) -> bytes:
-    """A call that changes nothing, and what it returns or reverts with; None: it reverts, for whatever reason."""
+    """Returns a call without effects, with its result or revert data; None: reverts for any reason."""
     return act(
         CALL, 1, 1, 0, bytes(32), to=to, data=data, success=success and output is not None, vague=output is None,
         output=output or b"", logs=digest([]),
@@ -142,7 +142,7 @@ def call(to: str, data: bytes, output: bytes | None, *, success: bool = True) ->
 
 
 def creation(name: str, arguments: bytes, at: str, sender: str, nonce: int) -> bytes:
-    """A contract's creation."""
+    """Returns a contract's creation."""
     return act(
         CREATE,
         1,
@@ -160,17 +160,17 @@ def creation(name: str, arguments: bytes, at: str, sender: str, nonce: int) -> b
 
 
 def keep(place: int) -> bytes:
-    """Everything is kept as it is, to be gone back to."""
+    """Returns a snapshot of the whole state."""
     return act(KEEP, place, 1, 0, bytes(32))
 
 
 def back(place: int) -> bytes:
-    """Everything is as it was kept."""
+    """Returns the restoration of a snapshot."""
     return act(BACK, place, 1, 0, bytes(32))
 
 
 def digest(logs: Sequence[Any]) -> bytes:
-    """keccak of the events as forge's getRecordedLogs gives them."""
+    """Returns keccak of the events in the form of forge's getRecordedLogs."""
     from eth_utils import keccak
 
     rows = [([_bytes(t) for t in log["topics"]], _bytes(log["data"]), log["address"]) for log in logs]
@@ -182,13 +182,13 @@ def act(
     to: str = NOWHERE, value: int = 0, name: str = "", data: bytes = b"", success: bool = True, vague: bool = False,
     output: bytes = b"", logs: bytes = bytes(32),
 ) -> bytes:  # fmt: skip
-    """One line of a recording: `Act` of ChainReplay."""
+    """Returns one line of a recording: `Act` of ChainReplay."""
     row = (kind, number, time, base_fee, parent, sender, nonce, to, value, name, data, success, vague, output, logs)
     return bytes(encode([ACT], [row]))
 
 
 def creation_codes() -> dict[str, str]:
-    """Name -> creation bytecode of each committed artifact."""
+    """Maps each committed artifact's name to its creation bytecode."""
     found = {}
     for path in sorted(ARTIFACTS.glob("*.json")):
         artifact = json.loads(path.read_text())
@@ -197,7 +197,7 @@ def creation_codes() -> dict[str, str]:
 
 
 def _created(data: str, codes: Mapping[str, str]) -> tuple[str, bytes]:
-    """Which contract a creation makes, and its constructor's arguments."""
+    """Returns the contract that a creation makes, and its constructor's arguments."""
     for name, code in codes.items():
         if all(data[at : at + len(part)] == part for at, part in _parts(code)):
             return f"{name}.sol:{name}", bytes.fromhex(data[len(code) :])
@@ -205,7 +205,7 @@ def _created(data: str, codes: Mapping[str, str]) -> tuple[str, bytes]:
 
 
 def _parts(code: str) -> Iterator[tuple[int, str]]:
-    """The bytecode but for the libraries' addresses: (place, text)."""
+    """Yields the bytecode between libraries' addresses as (offset, text)."""
     at = 0
     for part in re.split(LIBRARY, code):
         yield at, part

@@ -1,7 +1,7 @@
-"""A chain replayed in the twin, transaction by transaction: the same are refused, and events and storage are the same.
+"""Replays a chain in the twin, transaction by transaction, and compares refusals, events and storage.
 
-Whatever a test did on Anvil with the contracts of one deployment is what the twin is held to: all contracts, refused
-calls, and the bytes of every event included.
+Everything that a test did on Anvil with the contracts of one deployment is compared: all contracts, refused calls, and
+the bytes of every event.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ METERED = ("open", "pick", "adjacent", "pickElement", "pickPartial", "stage")
 
 
 def recover(digest: Digest, signature: bytes) -> Address:
-    """As the machine does."""
+    """Recovers the signer as the EVM does."""
     return recovered(digest, signature) or ZERO_ADDRESS
 
 
@@ -57,15 +57,15 @@ def _bytes(text: str) -> bytes:
 
 @dataclass
 class Replay:
-    """One deployment, and the twin that lives through the same."""
+    """One deployment, with the twin that replays it."""
 
     w3: Web3
     addresses: Addresses
     state: State = field(init=False)
     calls: Counter[str] = field(default_factory=Counter)
-    """Replayed, by contract and function."""
+    """Replayed calls by contract and function."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Among them, by the rule that they broke."""
+    """Refused calls by broken rule."""
     events: int = 0
     differences: list[str] = field(default_factory=list)
 
@@ -86,7 +86,7 @@ class Replay:
         self._hashes = _Hashes(self.w3)
 
     def run(self) -> Replay:
-        """From the deployment to the latest block."""
+        """Replays from the deployment to the latest block."""
         last = self.w3.eth.block_number
         for number in range(self.addresses.block, last + 1):
             found = self._ask("eth_getBlockByNumber", hex(number), True)
@@ -104,7 +104,7 @@ class Replay:
         return self
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        """A node's answer as it is: web3 takes most of a replay's time to make objects of it."""
+        """Returns a node's raw answer: web3's conversion would take most of a replay's time."""
         answer = self.w3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
         assert "error" not in answer, f"{method}: {answer}"
         return answer["result"]
@@ -139,7 +139,7 @@ class Replay:
             self.differences.append(f"block {block.number}, {name}: {len(logs)} logs, {len(events)} events")
 
     def _metered(self, call: MarketCall, number: int) -> int:
-        """What the chain's own meter added to a game in a block, the intrinsic gas apart."""
+        """Returns the gas that the chain's own meter added to a game in a block, without intrinsic gas."""
         games = self._contract("DisputeGame")
         if call.function == "open":
             id_ = games.read("gameIdOf", call.arguments[0], call.sender, call.arguments[2])
@@ -149,13 +149,13 @@ class Replay:
         return int(spent) - self.state.games[id_].spent - TRANSACTION_GAS - data_gas(call.data)
 
     def _revert(self, hash_: str) -> str:
-        """The rule that a transaction broke, as the twin's message has it."""
+        """Returns the rule that a transaction broke, in the twin's words."""
         quiet = {"disableStack": True, "disableMemory": True, "disableStorage": True}
         answer = self._ask("debug_traceTransaction", hash_, quiet)
         return reverts.decode(_bytes(answer["returnValue"])).message
 
     def _stored(self, last: int) -> Iterator[tuple[str, bytes, bytes]]:
-        """Every entry of the twin's tables: what the contract that stores it answers, and what the twin would."""
+        """Yields every entry of the twin's tables with the contract's answer and the twin's."""
         s = self.state
         keys: list[tuple[str, str, tuple[Any, ...]]] = [
             *(("TestToken", "balanceOf", (a,)) for a in s.balances),
@@ -195,7 +195,7 @@ class Replay:
 
 
 def replayed(w3: Web3, addresses: Addresses) -> Replay:
-    """The whole chain in the twin; fails unless nothing differs."""
+    """Replays the whole chain in the twin; fails at any difference."""
     replay = Replay(w3, addresses).run()
     assert not replay.differences, "\n".join(replay.differences[:9])
     return replay

@@ -1,6 +1,7 @@
-"""A node's RPC as a public provider serves it, and as a party sees it on a bad day.
+"""A proxy that makes a node's RPC behave like a public provider, or like a failing one.
 
-Few blocks of logs at a time, small transactions, "too many requests" by chance, a key in the URL; gone, silent, lying.
+It limits blocks of logs and sizes of transactions, refuses requests at random, requires a key in the URL, and can be
+down, silent or lying.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 LIMIT_EXCEEDED = -32005
-"""EIP-1474: what providers answer to a query that is too large."""
+"""EIP-1474 code of providers for a query that is too large."""
 INVALID = -32000
 PUBLIC_LOG_BLOCKS = 5
 PUBLIC_TRANSACTION_BYTES = 128 << 10
@@ -28,11 +29,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Parties that are killed hang up in the middle."""
+        """Ignores killed parties that disconnect."""
 
 
 class RpcProxy:
-    """Listens on a port of its own, and hands requests to a node. What is public may be set at any time."""
+    """Listens on a port of its own and forwards requests to a node. Public attributes may be changed at any time."""
 
     def __init__(
         self, url: str, log_blocks: int | None = None, *, transaction_bytes: int | None = None, busy: float = 0.0,
@@ -52,44 +53,44 @@ class RpcProxy:
         self.transaction_bytes = transaction_bytes
         self.busy = busy
         self.retry_after = ""
-        """Of the answer 429; "": it does not say."""
+        """Retry-After of a 429 answer; "" for none."""
         self.refusal = refusal or "query exceeds max block range {most}"
         self.down = False
-        """Whether it hangs up on everybody."""
+        """True: disconnects every client."""
         self.status = 0
-        """The HTTP status that everybody gets; 0: an answer."""
+        """HTTP status of all answers; 0: normal answers."""
         self.silent_seconds = 0.0
-        """How long it thinks about everything."""
+        """Seconds of silence before each answer."""
         self.chain_id: int | None = None
-        """What it says its chain is; None: the truth."""
+        """The chain id that it reports; None: the true one."""
         self.garbage: bytes | None = None
-        """What it answers to everything but the question for its chain; None: the truth."""
+        """Its answer to everything but the chain id; None: the true one."""
         self.encoding = ""
-        """The encoding that it says its answers have."""
+        """Content encoding that its answers declare."""
         self.location = ""
-        """Where it sends those who get a status."""
+        """Redirect target of answers with a status."""
         self.drops_logs = False
-        """Whether it lies that nothing happened."""
+        """True: falsely reports no logs."""
         self.other_hashes = False
-        """Whether it lies about the hash of every block."""
+        """True: falsifies the hash of every block."""
         self.terse = False
-        """True: it speaks as a node of a Clique chain behind a sparing provider (`_terse`)."""
+        """True: behaves as a node of a Clique chain behind a restrictive provider (`_terse`)."""
         self.no_state: dict[str, Any] | None = None
-        """The error that it answers to a call on a block by its number; None: the truth."""
+        """Error for a call on a block by number; None: the true answer."""
         self.pending = 0
-        """Calls on a pending block that it does not have."""
+        """Number of calls on a pending block that it does not have."""
         self.refused = 0
-        """Ranges of logs that were too long, and transactions."""
+        """Number of refused ranges of logs and transactions."""
         self.dropped = 0
-        """Requests that came while it was down."""
+        """Requests received while it was down."""
         self.requests: Counter[str] = Counter()
-        """Requests by method, whatever they were answered."""
+        """Number of requests by method, whatever the answer."""
         self.ranges: list[int] = []
-        """Blocks in each range of logs that was answered."""
+        """Numbers of blocks in answered ranges of logs."""
         self.transactions: list[int] = []
-        """Bytes of each transaction that was passed on."""
+        """Bytes of each forwarded transaction."""
         self.oversized: list[int] = []
-        """Bytes of each transaction that was refused."""
+        """Bytes of each refused transaction."""
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -101,7 +102,7 @@ class RpcProxy:
                 proxy._serve(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """The parties have logs of their own."""
+                """Logs nothing."""
 
         self._server = _Server(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}{path if path != '/' else ''}"
@@ -109,11 +110,11 @@ class RpcProxy:
 
     @classmethod
     def public(cls, url: str, *, busy: float = 0.0, seed: int = 0, path: str = "/") -> RpcProxy:
-        """With the limits of a public endpoint."""
+        """Returns a proxy with the limits of a public endpoint."""
         return cls(url, PUBLIC_LOG_BLOCKS, transaction_bytes=PUBLIC_TRANSACTION_BYTES, busy=busy, seed=seed, path=path)
 
     def close(self) -> None:
-        """End it."""
+        """Ends the proxy."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -153,7 +154,7 @@ class RpcProxy:
             connection.close()
 
     def _own_answer(self, question: Any) -> bytes | None:
-        """What a node with a limit says instead; None if the other one is to be asked."""
+        """Returns the answer of a node with limits; None to forward the request."""
         method = question.get("method") if isinstance(question, dict) else None
         if method == "eth_chainId" and self.chain_id is not None:
             return json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": hex(self.chain_id)}).encode()

@@ -27,7 +27,7 @@ _POSITIVE = (
     0x7F800001, 0x7FC00000, 0x7FFFFFFF,
 )  # fmt: skip
 SPECIAL: tuple[int, ...] = (*_POSITIVE, *(x | 0x80000000 for x in _POSITIVE))
-"""Zeros, subnormals, the ends of each range, 1 and its neighbours, infinities, quiet and signalling NaNs; each sign."""
+"""Zeros, subnormals, ends of each range, 1 and its neighbours, infinities, quiet and signalling NaNs, of both signs."""
 
 _INTEGERS = (
     0, 1, 2, 3, 7, 31, 32, 33, 255, 0xFFFF, 0x10000, 0x7FFFFFFE, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF,
@@ -36,7 +36,7 @@ _INTEGER_OPS = range(Opcode.IADD, Opcode.I2F + 1)
 
 
 def vectors(op: Opcode, n: int, seed: int) -> tuple[Words, Words, Words]:
-    """Operands (a, b, c) of `op`: three uint32[n], a function of (op, n, seed) alone.
+    """Returns operands (a, b, c) of `op`: three uint32[n], a function of (op, n, seed) alone.
 
     Operands that the operation does not read are zero. The special combinations come first, so a small n holds them
     only in part.
@@ -89,7 +89,9 @@ def _random(rng: np.random.Generator, n: int) -> list[Words]:
 
 
 def _sparse_word(rng: np.random.Generator, n: int, low: int = 0, high: int = 255) -> Words:
-    """Significands 0...01...10...0, a one or two bits, or their complements; biased exponents in [low, high)."""
+    """Returns significands 0...01...10...0, or with one or two bits set, or their complements; biased exponents in
+    [low, high).
+    """
     x, y = (np.uint32(1) << rng.integers(0, 24, n, dtype=np.uint32) for _ in range(2))
     shape = rng.integers(0, 4, n)
     fraction = np.choose(shape, [x | y, x - y, ~(x | y), ~(x - y)]) & np.uint32(0x7FFFFF)
@@ -104,7 +106,7 @@ def _sparse(rng: np.random.Generator, n: int) -> list[Words]:
 
 
 def _close_exponents(rng: np.random.Generator, n: int) -> list[Words]:
-    """Exponents within 30 of each other, around 1 or at either end; c is near the product."""
+    """Returns exponents within 30 of each other, around 1 or at either end; c is near the product."""
     centre = rng.choice(np.array([16, 127, 238]), n)
     words = [_sparse_word(rng, n) if i == 1 else _random(rng, n)[0] for i in range(3)]
     exponents = [centre + rng.integers(-16, 17, n), centre + rng.integers(-16, 17, n)]
@@ -117,7 +119,7 @@ def _with_exponent(w: Words, exponent: npt.NDArray[np.int64]) -> Words:
 
 
 def _step(rng: np.random.Generator, w: Words, most: int = 3) -> Words:
-    """The words a few units in the last place away."""
+    """Returns words a few units in the last place away."""
     return w + rng.integers(-most, most + 1, len(w)).astype(np.int32).view(np.uint32)
 
 
@@ -132,7 +134,7 @@ def _near_opposite(rng: np.random.Generator, n: int) -> list[Words]:
 
 
 def _product_at_the_ends(rng: np.random.Generator, n: int) -> list[Words]:
-    """Products around the subnormals and around overflow; c is small or a neighbour of the product."""
+    """Returns products around subnormals and overflow; c is small or a neighbour of the product."""
     a, b = _random(rng, n)[0], np.where(rng.integers(0, 2, n) == 0, _sparse_word(rng, n), _random(rng, n)[0])
     ea = rng.integers(1, 254, n)
     target = np.where(rng.integers(0, 4, n) == 0, rng.integers(252, 258, n), rng.integers(-26, 4, n))
@@ -159,13 +161,13 @@ def _product(a: Words, b: Words) -> Words:
 
 
 def _near_minus_product(rng: np.random.Generator, n: int) -> list[Words]:
-    """c cancels the rounded product, or nearly: what is left is the product's low half."""
+    """Returns operands in which c (almost) cancels the rounded product, so that its low half remains."""
     a, b, _ = _close_exponents(rng, n)
     return [a, b, _step(rng, _product(a, b)) ^ np.uint32(0x80000000)]
 
 
 def _halfway_product(rng: np.random.Generator, n: int) -> list[Words]:
-    """A product near half a unit in the last place of c, and c + product near a tie."""
+    """Returns products near half a unit in the last place of c, and sums near a tie."""
     a, b, c = _sparse_word(rng, n, 60, 190), _sparse_word(rng, n, 60, 190), _random(rng, n)[0]
     exponent = ((a >> np.uint32(23)) & np.uint32(0xFF)).astype(np.int64)
     exponent += ((b >> np.uint32(23)) & np.uint32(0xFF)).astype(np.int64) - 127 + rng.integers(21, 28, n)
@@ -186,7 +188,9 @@ def _exp_domain(rng: np.random.Generator, n: int) -> list[Words]:
 
 
 def _exp_reduction(rng: np.random.Generator, n: int) -> list[Words]:
-    """Around (k + 1/2) ln 2, where the rounded quotient changes, and around the clamps and the first subnormals."""
+    """Returns values around (k + 1/2) ln 2, where the rounded quotient changes, around the clamps and the first
+    subnormals.
+    """
     middle = ((rng.integers(-151, 129, n) + rng.choice(np.array([0.0, 0.5]), n)) * np.log(2)).astype(np.float32)
     return [_step(rng, middle.view(np.uint32), 40)] * 3
 
@@ -196,7 +200,7 @@ def _positive(rng: np.random.Generator, n: int) -> list[Words]:
 
 
 def _log_reduction(rng: np.random.Generator, n: int) -> list[Words]:
-    """Around 1, around sqrt(2) 2^k where the exponent changes, and through the subnormals."""
+    """Returns values around 1, around sqrt(2) 2^k, where the exponent changes, and through the subnormals."""
     near_root = _with_exponent(np.full(n, poly.SQRT_HALF, np.uint32), rng.integers(0, 255, n))
     near_one = np.full(n, 0x3F800000, np.uint32)
     subnormal = rng.integers(0, 1 << 23, n, dtype=np.uint32)
@@ -214,7 +218,7 @@ def _tanh_boundary(rng: np.random.Generator, n: int) -> list[Words]:
 
 
 def _near_integers(rng: np.random.Generator, n: int) -> list[Words]:
-    """Halves of integers of every size, and their neighbours."""
+    """Returns halves of integers of every size, and their neighbours."""
     half = rng.integers(-(1 << 40), 1 << 40, n) >> rng.integers(0, 40, n)
     return [_step(rng, (half / 2).astype(np.float32).view(np.uint32), 1)] * 3
 
@@ -224,7 +228,7 @@ def _small_integers(rng: np.random.Generator, n: int) -> list[Words]:
 
 
 def golden() -> str:
-    """The committed sample tests/vectors/float32.json: 16 vectors of each operation and the results."""
+    """Returns the committed sample tests/vectors/float32.json: 16 vectors of each operation with results."""
     rows: list[str] = []
     for op in Opcode:
         for a, b, c in zip(*(w.tolist() for w in vectors(op, 16, seed=2)), strict=True):

@@ -1,4 +1,4 @@
-"""Transactions of accounts that a local chain acts for: sent, mined, and refused by the rule that they break."""
+"""Sends transactions of accounts that a local chain signs for; a refusal raises the error of the broken rule."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from lockstep.protocol.types import Address
 
 
 def transact(chain: Local, call: Call, sender: Address) -> Any:
-    """One transaction, mined; a revert raises its rule. Returns the receipt as JSON has it.
+    """Sends one transaction, which is mined; returns the receipt as in JSON. A revert raises the error of the broken
+    rule.
 
-    Plain JSON-RPC: web3's own way to send asks the node four times.
+    It uses plain JSON-RPC, because web3 would send four requests.
     """
     request = {"from": sender, "to": call.to, "data": "0x" + call.data.hex(), "gas": hex(call.gas)}
     hash_ = chain._request("eth_sendTransaction", [request])
@@ -29,7 +30,7 @@ def transact(chain: Local, call: Call, sender: Address) -> Any:
 
 
 def _raise(chain: Local, request: Any, block: int) -> NoReturn:
-    """The rule that a mined transaction broke: the same call on the state before it."""
+    """Raises the rule that a mined transaction broke, by repeating the call on the state before it."""
     try:
         chain.w3.eth.call(request, block)
     except ContractLogicError as failure:

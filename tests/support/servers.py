@@ -1,4 +1,4 @@
-"""A PostgreSQL cluster and a Redis server of the tests' own, in a folder under /tmp, gone with the process."""
+"""Starts a PostgreSQL cluster and a Redis server for tests, in a folder under /tmp that is removed with the process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 REQUIRED = "LOCKSTEP_SERVERS"
-"""Set to "required": a server that is not installed fails the tests instead of skipping them."""
+"""Environment variable: "required" fails the tests instead of skipping them if a server is not installed."""
 START_SECONDS = 30.0
 
 
 @contextmanager
 def postgres_cluster() -> Iterator[str]:
-    """A running cluster; yields its URL without a database, as `postgresql://postgres@/{}?host=...`."""
+    """Yields the URL of a running cluster without a database, as `postgresql://postgres@/{}?host=...`."""
     binaries = _binaries()
     with _folder("postgres") as folder:
         # PostgreSQL refuses to run as root.
@@ -54,7 +54,7 @@ def postgres_cluster() -> Iterator[str]:
 
 @contextmanager
 def redis_server() -> Iterator[str]:
-    """A running Redis without persistence; yields its URL."""
+    """Yields the URL of a running Redis without persistence."""
     binary = shutil.which("redis-server")
     if binary is None:
         _missing("redis-server")
@@ -77,7 +77,7 @@ def redis_server() -> Iterator[str]:
 
 
 def create_database(cluster: str, name: str, template: str = "template1") -> str:
-    """A database of a cluster, empty or a copy of `template`, which nobody is connected to; returns its URL."""
+    """Creates a database in a cluster, empty or as a copy of `template` (without connections); returns its URL."""
     import psycopg
 
     with psycopg.connect(cluster.format("postgres"), autocommit=True) as connection:
@@ -113,7 +113,7 @@ def _owner() -> pwd.struct_passwd:
 
 @contextmanager
 def _folder(name: str) -> Iterator[Path]:
-    # Not pytest's: that is open to nobody but its user, and a socket's path is at most 107 bytes long.
+    # Not pytest's folder: only its user can access it, and a socket's path has at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix=f"lockstep-{name}-", dir="/tmp"))
     try:
         yield folder

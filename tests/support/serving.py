@@ -1,4 +1,4 @@
-"""An application behind a socket, in a thread of the test's own process."""
+"""Serves an application on a socket, in a thread of the test's process."""
 
 from __future__ import annotations
 

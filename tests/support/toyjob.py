@@ -1,4 +1,4 @@
-"""A job small enough for unit tests that has every part of a real one, written without torch.
+"""A job for unit tests with every part of a real one, small and without torch.
 
 Eight parameters; a step draws rows of 600 tokens, forms a gradient by folds of three chunks, clips it, keeps moments
 and moves by a table of rates. The payload is anchor - live; the merge is a masked mean with momentum. With `integers`
@@ -57,11 +57,11 @@ UNHURRIED = {
     "merge_seconds": Seconds(600), "challenge_seconds": Seconds(1500), "clock_seconds": Seconds(900),
     "answer_seconds": Seconds(600),
 }  # fmt: skip
-"""Windows that nobody is too slow for: each ends when everybody has acted, or a test moves the chain's clock."""
+"""Windows that no party is too slow for: each ends when all have acted, or a test advances the clock."""
 
 
 def step_program(steps: int = STEPS, rounds: int = ROUNDS, *, integers: int = 0) -> Program:
-    """[p, -] [anchor, -] [m, v] [counter, -] -> the same."""
+    """Returns the step Program: [p, -] [anchor, -] [m, v] [counter, -] -> the same layout."""
     b = ProgramBuilder([(F32, SIZE), None, (F32, SIZE), None, (F32, SIZE), (F32, SIZE), (I32, None), None])
     p, m, v, counter = b.input(0), b.input(4), b.input(5), b.input(6)
     rows = b.draw(1, TERMS, name="rows")
@@ -105,7 +105,9 @@ def _predict(b: ProgramBuilder, features: Tensor, p: Tensor) -> Tensor:
 
 
 def encode_program_of(carry: bool = False, wide: bool = False) -> Program:
-    """The slot state -> [anchor - p] [-], if `wide` [anchor - p, -] [-, -], or with a carry [anchor - p, -] [m, v]."""
+    """Returns the encode Program: slot state -> [anchor - p] [-], if `wide` [anchor - p, -] [-, -], with a carry
+    [anchor - p, -] [m, v].
+    """
     b = ProgramBuilder([(F32, SIZE), None, (F32, SIZE), None, (F32, SIZE), (F32, SIZE), (I32, None), None])
     moved = b.map((SIZE,), [b.input(2), b.input(0)], lambda e, a, p: e.fsub(a, p), F32, "difference")
     if carry:
@@ -114,7 +116,7 @@ def encode_program_of(carry: bool = False, wide: bool = False) -> Program:
 
 
 def merge_program(slots: int = SLOTS, carry: bool = False) -> Program:
-    """[p, -, momentum, -] lifted, payloads, mask -> [p, -, momentum, -]."""
+    """Returns the merge Program: [p, -, momentum, -] lifted, payloads, mask -> [p, -, momentum, -]."""
     payload: list[tuple[int, int | None] | None] = [(F32, SIZE), None] if carry or slots == 1 else [(F32, SIZE)]
     lanes = len(payload) << (slots - 1).bit_length()
     width = 2 * lanes
@@ -138,31 +140,31 @@ def merge_program(slots: int = SLOTS, carry: bool = False) -> Program:
 
 
 def schedule(steps: int = STEPS, carry: bool = False, *, integers: int = 0, slots: int = SLOTS) -> JobPrograms:
-    """The three Programs, for rounds of `steps` steps. The payload of a job's only slot is as deep as its base."""
+    """Returns the three Programs for rounds of `steps` steps. With one slot, the payload is as deep as the base."""
     encode = encode_program_of(carry, wide=slots == 1)
     return JobPrograms(step_program(steps, integers=integers), encode, merge_program(slots, carry))
 
 
 def genesis() -> Checkpoint:
-    """The first checkpoint."""
+    """Returns the first checkpoint."""
     start = np.linspace(-0.1, 0.1, SIZE).astype(np.float32)
     return Checkpoint((start,), (np.zeros(SIZE, np.float32),))
 
 
 def dataset() -> Dataset:
-    """ROWS rows of TERMS tokens."""
+    """Returns ROWS rows of TERMS tokens."""
     return Dataset(np.random.default_rng(7).integers(0, 100, (ROWS, TERMS), dtype=np.int32), 100)
 
 
 def publish(
     store: ContentStore, steps: int = STEPS, carry: int = 0, *, integers: int = 0, **changes: object
 ) -> JobParams:
-    """Store a job's parts; its parameters, with short windows unless `changes` says otherwise."""
+    """Stores a job's parts; returns its parameters, with short windows unless `changes` says otherwise."""
     slots = int(changes.get("slots", SLOTS))  # type: ignore[call-overload]
     programs = schedule(steps, bool(carry), integers=integers, slots=min(slots, SLOTS))
     data, first = dataset(), genesis()
     wide = carry or slots == 1
-    # As long as the rounds that may run ahead let it be.
+    # The longest period that the rounds in flight allow.
     period = max(2, int(changes.get("max_lead", TOY_TERMS.max_lead)) - 1) if carry else 0  # type: ignore[call-overload]
     cids = {
         name: store.put(encode_program(program, store.put))
@@ -199,7 +201,7 @@ def publish(
 
 
 def training_job(carry: bool = False, **changes: object) -> TrainingJob:
-    """The same job as a requester hands it to the SDK."""
+    """Returns the same job as a requester passes it to the SDK."""
     job = TrainingJob(
         programs=schedule(carry=carry),
         dataset=dataset(),
@@ -220,5 +222,5 @@ def training_job(carry: bool = False, **changes: object) -> TrainingJob:
 
 
 def load(store: ContentStore, threads: int = 1, carry: int = 0, *, integers: int = 0) -> Job:
-    """The published job, checked."""
+    """Loads the published job, checked."""
     return jobs.load(ID, publish(store, carry=carry, integers=integers), store, threads)

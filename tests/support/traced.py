@@ -1,7 +1,7 @@
-"""Programs of registered models, traced once a process.
+"""Caches Programs of registered models, traced once per process.
 
-A trace takes most of a test's time, and what it gives follows from its arguments alone: `test_trace.py` and
-`test_host.py` hold that, on traces of their own.
+A trace takes most of a test's time, and its result depends on its arguments alone, as `test_trace.py` and
+`test_host.py` check on uncached traces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lockstep.training.models import describe
 
 
 def _once(traced: Callable[..., job.TracedPrograms]) -> Callable[..., job.TracedPrograms]:
-    """The function, which remembers what it gave for a registered model of the same description, weights apart."""
+    """Returns the function with a cache for registered models, by their description without weights."""
     parameters, held = signature(traced), dict[Any, job.TracedPrograms]()
 
     def build(*given: Any, **named: Any) -> job.TracedPrograms:
@@ -41,7 +41,7 @@ def _once(traced: Callable[..., job.TracedPrograms]) -> Callable[..., job.Traced
 
 
 def _key(model: nn.Module) -> tuple[Any, ...]:
-    """All that a trace reads of a model; UsageError for one that the registry does not know."""
+    """Returns everything that a trace reads of a model. Raises UsageError for an unregistered one."""
     constants = [*model.named_buffers(), *((n, p) for n, p in model.named_parameters() if not p.requires_grad)]
     values = [None if t.is_meta else sha256(t.detach().numpy().tobytes()).digest() for _, t in constants]
     shapes = [(name, p.shape, p.requires_grad) for name, p in model.named_parameters()]
@@ -50,12 +50,12 @@ def _key(model: nn.Module) -> tuple[Any, ...]:
 
 
 build_programs = _once(job.build_programs)
-"""`lockstep.training.job.build_programs`."""
+"""Cached `lockstep.training.job.build_programs`."""
 build_evaluation = _once(evaluation.build_programs)
-"""`lockstep.training.evaluation.build_programs`."""
+"""Cached `lockstep.training.evaluation.build_programs`."""
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
-    """Lets jobs and evaluations take Programs that this process has traced already."""
+    """Lets jobs and evaluations use the cached Programs."""
     patch.setattr(job, "build_programs", build_programs)
     patch.setattr(evaluation, "build_programs", build_evaluation)

@@ -1,4 +1,4 @@
-"""What `systemd-analyze verify` says against a unit."""
+"""Checks units with `systemd-analyze verify`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from tests.support.waiting import PATIENCE
 
 
 def faults(folder: Path, name: str, unit: str) -> list[str]:
-    """The lines about a unit of that name; none if systemd accepts every line of it. Skips where there is no systemd,
-    and fails where it is required."""
+    """Returns the complaints about a unit; none if systemd accepts it.
+
+    Skips without systemd, or fails where it is required.
+    """
     analyze = shutil.which("systemd-analyze")
     if analyze is None and os.environ.get(REQUIRED) == "required":
         pytest.fail("systemd is not installed")

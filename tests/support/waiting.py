@@ -1,4 +1,4 @@
-"""Waiting for what real processes do: until it holds. How fast the machine is ends no wait."""
+"""Waits for conditions on real processes; a slow machine ends no wait."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 1_500
-"""Seconds after which something is taken to hang: several times what the slowest takes beside other work, and less than
-the limit of a slow test (`tests/conftest.py`), so that what was waited for is told."""
+"""Seconds after which a wait fails: several times the slowest under load, and below a slow test's limit
+(`tests/conftest.py`), so that the condition is reported.
+"""
 
 
 def wait(until: Callable[[], bool], what: str, every: float = 0.1) -> None:
-    """Polls until it holds, once `every` seconds."""
+    """Polls every `every` seconds until the condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not until():
         assert time.monotonic() < deadline, f"waited in vain for {what}"

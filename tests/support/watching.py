@@ -1,4 +1,4 @@
-"""A witness that a test plays: it does at the contract whatever it is told, in the order that it is told."""
+"""A witness that a test controls: it makes the calls that it is told, in that order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Leaves = Callable[[int, int], StateLeaf]
 
 @dataclass
 class PlayedWitness:
-    """One account; `send` sends a call from it, mined when it returns."""
+    """One account; `send` sends a call from it and returns once it is mined."""
 
     contract: Witnesses
     job: JobId
@@ -27,27 +27,27 @@ class PlayedWitness:
     chain: list[Digest] = field(default_factory=list)
 
     def enrol(self) -> None:
-        """With a chain that follows from its address."""
+        """Enrols with a hash chain derived from its address."""
         self.chain = [draws.chained(Digest(self.address.encode().ljust(32)[:32]), LINKS - k) for k in range(LINKS)]
         self.send(self.contract.enrol(self.job, self.chain[0]))
 
     def duty(self, audit: AuditId) -> int:
-        """The number of its duty."""
+        """Returns the index of its duty."""
         count = self.contract.audit(audit).duties
         return next(i for i in range(count) if self.contract.duty(audit, i).account == self.address)
 
     def preimage(self, audit: AuditId, i: int) -> Digest:
-        """That the duty takes."""
+        """Returns the preimage of its duty."""
         return self.chain[self.contract.duty(audit, i).serial]
 
     def step(self, audit: AuditId, i: int, transitions: int) -> int:
-        """t*."""
+        """Returns the duty's t*."""
         return draws.step_of(self.preimage(audit, i), self.contract.audit(audit).beacon, i, transitions)
 
     def word(
         self, audit: AuditId, i: int, body: Body, roots: Sequence[StateRoot], leaf: Leaves, *, agrees: bool = True
     ) -> Word:
-        """The word of one whose S_1 .. S_T are `roots`, and whose leaf of S_u is `leaf(word, u)`."""
+        """Returns the verdict of a witness whose S_1 .. S_T are `roots`, with the leaf `leaf(word, u)` of S_u."""
         u = draws.seen_of(self.step(audit, i, len(roots)), len(roots))
         levels = merkle.levels([merkle.leaf(root) for root in roots])
         proof = tuple(merkle.proof(levels, u - 1)) if agrees else ()
@@ -56,10 +56,10 @@ class PlayedWitness:
         return Word(preimage, roots[u - 1], leaf(place, u), salt, agrees, body, proof)
 
     def commit(self, audit: AuditId, i: int, claim: ClaimId, word: Word) -> None:
-        """To a word."""
+        """Commits to a verdict."""
         bound = draws.commitment(claim, self.address, word.state, word.leaf.digest, word.preimage, word.salt)
         self.send(self.contract.commit(audit, i, bound))
 
     def reveal(self, audit: AuditId, i: int, word: Word) -> None:
-        """A word."""
+        """Reveals a verdict."""
         self.send(self.contract.reveal(audit, i, word))

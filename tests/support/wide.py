@@ -1,4 +1,4 @@
-"""States with several tensors that move, of several leaves, beside some that do not: a witness's leaf is one of them.
+"""States with several moving tensors of several leaves, and some constant ones: a witness's leaf is one of the moving.
 
 Step: [flat, scalar | flat, scalar | flat, EMPTY | clock, EMPTY] -> the same, the second quarter unchanged. Every
 tensor's words follow from a name: nobody computes them.
@@ -27,12 +27,12 @@ LIVE, CARRIED, SCALAR, CLOCK = (
 )  # fmt: skip
 LAYOUT = (LIVE, SCALAR, LIVE, SCALAR, CARRIED, None, CLOCK, None)
 PLACES = ((0, 0), (0, 1), (0, 2), (1, 0), (4, 0), (4, 1))
-"""(entry, leaf) of everything that moves, the clock left out."""
+"""(entry, leaf) of everything that moves, without the clock."""
 
 
 @cache
 def program() -> Program:
-    """The Program of the step."""
+    """Returns the Program of the step."""
     made = (LIVE, SCALAR, CARRIED, CLOCK)
     ops = []
     for k, header in enumerate(made):
@@ -47,12 +47,12 @@ def program() -> Program:
 
 @dataclass(frozen=True)
 class WideState:
-    """One state; another name, another one."""
+    """One state, determined by its name."""
 
     name: bytes
 
     def tensor(self, entry: int) -> Contents:
-        """A tensor of it."""
+        """Returns one of its tensors."""
         header = LAYOUT[entry]
         assert header is not None
         leaves = (sha256(self.name + bytes([entry, at])).digest() * 32 for at in range(header.leaves))
@@ -60,7 +60,7 @@ class WideState:
 
     @cached_property
     def roots(self) -> tuple[bytes | None, ...]:
-        """The roots of its tensors."""
+        """Returns the roots of its tensors."""
         return tuple(
             None if header is None else merkle.tensor_root(header.dtype, header.shape, self.tensor(k).data)
             for k, header in enumerate(LAYOUT)
@@ -68,23 +68,23 @@ class WideState:
 
     @cached_property
     def root(self) -> StateRoot:
-        """S."""
+        """Returns the state's root."""
         return StateRoot(merkle.tree([merkle.EMPTY[0] if root is None else root for root in self.roots]))
 
     def leaf(self, word: int) -> StateLeaf:
-        """The leaf of it that a witness's word names."""
+        """Returns the leaf that a witness's word selects."""
         return moving.leaf_of(program(), word, self.roots, lambda entry: self.tensor(entry).levels)
 
 
 @lru_cache(maxsize=4096)
 def state(name: bytes) -> WideState:
-    """The state of a name, its trees made once."""
+    """Returns the state of a name, with trees built once."""
     return WideState(name)
 
 
 @dataclass(frozen=True)
 class WideClaim:
-    """A slot's claim: T - 1 such states, then its outputs; `wrong_from`: the first of them that is another."""
+    """A slot's claim: T - 1 such states, then its outputs; `wrong_from` is the first false one."""
 
     name: bytes
     transitions: int
@@ -92,36 +92,36 @@ class WideClaim:
 
     @cached_property
     def truth(self) -> WideClaim:
-        """The same without its lie."""
+        """Returns the claim without its lie."""
         return WideClaim(self.name, self.transitions)
 
     def state(self, u: int) -> WideState:
-        """Its state at u, which is 1 to T - 1."""
+        """Returns its state at u, 1 to T - 1."""
         wrong = self.wrong_from is not None and u >= self.wrong_from
         return state(self.name + (b"wrong" if wrong else b"") + bytes([u]))
 
     def leaf(self, word: int, u: int) -> StateLeaf:
-        """The leaf of S_u that a witness's word names."""
+        """Returns the leaf of S_u that a witness's word selects."""
         return self.state(u).leaf(word)
 
     @property
     def outputs(self) -> tuple[StateRoot, StateRoot]:
-        """`out` and `out2`."""
+        """Returns `out` and `out2`."""
         wrong = b"wrong" if self.wrong_from is not None else b""
         return StateRoot(keccak(self.name + wrong + b"out")), StateRoot(merkle.EMPTY[2])
 
     @cached_property
     def trace(self) -> Sequence[StateRoot]:
-        """S_1 .. S_T."""
+        """Returns S_1 .. S_T."""
         states = [self.state(u).root for u in range(1, self.transitions)]
         return (*states, StateRoot(merkle.node(*self.outputs)))
 
     @cached_property
     def levels(self) -> Levels:
-        """Over the trace."""
+        """Returns the Merkle levels over the trace."""
         return merkle.levels([merkle.leaf(state) for state in self.trace])
 
     @property
     def body(self) -> Body:
-        """The body that it commits to."""
+        """Returns the body that it commits to."""
         return Body(TraceRoot(self.levels[-1][0]), *self.outputs)

@@ -16,7 +16,7 @@ NAME = "lockstep.numerics._native"
 
 
 def load(path: Path) -> None:
-    """Make the extension at `path` the one that is imported; nothing may have imported another before."""
+    """Loads the extension at `path` in place of the usual one, which must not be imported before."""
     import lockstep.numerics
 
     if NAME in sys.modules:

@@ -13,10 +13,10 @@ MODULES = ("lockstep.numerics._native", "lockstep.protocol._hash")
 
 
 def block() -> None:
-    """Let nothing import the extensions; nothing may have imported them before."""
+    """Prevents imports of the extensions, which must not be imported before."""
     if loaded := [name for name in MODULES if name in sys.modules]:
         raise ImportError(f"imported before: {loaded}")
-    # An import of what is None raises ImportError.
+    # importing a module whose entry is None raises ImportError
     sys.modules.update(dict.fromkeys(MODULES))  # type: ignore[arg-type]
 
 

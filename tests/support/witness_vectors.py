@@ -18,7 +18,7 @@ PATH = Path(__file__).parents[1] / "vectors/witnesses.json"
 
 
 def draw(dice: random.Random) -> dict[str, Any]:
-    """One draw: which slots, which accounts."""
+    """Returns one draw: slots and accounts."""
     audit, block_hash = AuditId(dice.randbytes(32)), dice.randbytes(32)
     beacon = draws.beacon_of(block_hash, audit)
     slots = sorted(dice.sample(range(64), dice.randint(1, 9)))
@@ -42,7 +42,7 @@ def draw(dice: random.Random) -> dict[str, Any]:
 
 
 def word(dice: random.Random) -> dict[str, Any]:
-    """One verdict: how far, what is committed, where its preimage lies in the chain."""
+    """Returns one verdict: t*, commitment, and its preimage's place in the chain."""
     preimage, beacon = Digest(dice.randbytes(32)), Digest(dice.randbytes(32))
     claim, state, salt = ClaimId(dice.randbytes(32)), StateRoot(dice.randbytes(32)), Digest(dice.randbytes(32))
     account, i, transitions = (
@@ -71,7 +71,7 @@ def word(dice: random.Random) -> dict[str, Any]:
 
 
 def vectors() -> dict[str, Any]:
-    """The whole file."""
+    """Returns the contents of the file."""
     dice = random.Random(4)
     return {"draws": [draw(dice) for _ in range(24)], "words": [word(dice) for _ in range(24)]}
 

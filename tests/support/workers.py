@@ -1,4 +1,4 @@
-"""A worker without a chain."""
+"""Parts of a worker without a chain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLAIM = ClaimId(b"c" * 32)
 
 
 def bare_parts(home: Path, store: ContentStore) -> WorkerParts:
-    """Parts whose contracts answer nothing."""
+    """Returns parts whose contracts answer nothing."""
     contracts: Any = SimpleNamespace(market=None, game=None, demands=None, vault=None, token=None, witnesses=None)
     contracts.addresses = SimpleNamespace(block=0)
     found: Any = SimpleNamespace(
@@ -35,11 +35,11 @@ def bare_parts(home: Path, store: ContentStore) -> WorkerParts:
 
 
 def taken_of(job: Job) -> TrackedJob:
-    """A job as it is taken."""
+    """Returns a job as tracked by a worker."""
     return TrackedJob(JobLedger(job.id, OTHER, 0), job.params, job)
 
 
 def put_at_stake(ledger: Ledger, job: JobId, claim: ClaimId = CLAIM) -> None:
-    """Lock a stake of ours behind a claim of a job."""
+    """Locks a stake of this worker behind a claim of a job."""
     ledger.places[claim] = job, 0
     ledger.locks[claim] = ME

@@ -1,4 +1,4 @@
-"""One market in memory for tests of roles: deployed, everybody funded and staked, a job that goes as far as asked.
+"""A market in memory for tests of roles: deployed, all accounts funded and staked, with a job that plays to any phase.
 
     world = World.start(slots=2)     # a job of support/constant.py; parameters by the names of support/params.py
     world.to(Phase.ATTESTING)        # joined, sealed, committed, revealed by its workers
@@ -43,11 +43,11 @@ QUIET: dict[str, Any] = {
     "slots": 2, "min_slots": 1, "rounds": 2, "max_lead": 1, "max_fail": 1, "witnesses": 0, "witness_fee": 0,
     "witness_stake": 0, "audit_seconds": 0,
 }  # fmt: skip
-"""Of the job unless a test asks for something else."""
+"""Parameters of the job unless a test changes them."""
 
 
 def _founded(devnet: Local) -> tuple[Addresses, Mapping[str, LocalAccount]]:
-    """Deploys; everybody has coins, tokens and a stake."""
+    """Deploys the contracts; all accounts get coins, tokens and a stake."""
     devnet._request("anvil_autoImpersonateAccount", [True])
     contracts = Contracts.at(devnet.w3, deploy(devnet.w3, devnet.account("deployer")))
     accounts = {name: devnet.account(name) for name in NAMES}
@@ -64,7 +64,7 @@ def _founded(devnet: Local) -> tuple[Addresses, Mapping[str, LocalAccount]]:
 
 @cache
 def _founded_once() -> tuple[MemoryChain, Addresses, Mapping[str, LocalAccount]]:
-    """A chain in memory whose blocks every other one begins with: they take a tenth of a second."""
+    """Returns a chain in memory with which every other one begins: its setup takes a tenth of a second."""
     devnet = MemoryDevnet(arbiter=ReferenceArbiter())
     return devnet.chain, *_founded(devnet)
 
@@ -80,12 +80,12 @@ class World:
     params: JobParams
     job: JobId = field(init=False)
     held: dict[ClaimId, ConstantClaim] = field(default_factory=dict)
-    """What was claimed."""
+    """Claims made so far."""
     watcher: Watcher = field(init=False)
 
     @staticmethod
     def start(devnet: Local | None = None, **changes: Any) -> World:
-        """Deploys, funds and stakes everybody, creates the job; on a chain in memory, or on one that runs."""
+        """Deploys, funds and stakes all accounts, and creates the job; on a chain in memory, or on a running one."""
         if devnet is None:
             devnet = MemoryDevnet(arbiter=ReferenceArbiter())
             devnet._request("anvil_autoImpersonateAccount", [True])
@@ -104,17 +104,17 @@ class World:
         return world
 
     def address(self, name: str) -> Address:
-        """Of an account."""
+        """Returns an account's address."""
         return Address(self.accounts[name].address)
 
     # -- sending
 
     def send(self, call: Call, name: str) -> Any:
-        """One transaction, mined; raises the rule that it breaks. Returns the receipt."""
+        """Sends one transaction, which is mined; returns the receipt. Raises the rule that it breaks."""
         return transact(self.devnet, call, self.address(name))
 
     def refused(self, call: Call, name: str) -> str:
-        """The rule by which a transaction is refused; fails if it is not."""
+        """Returns the rule by which a transaction is refused; fails if it is not."""
         try:
             self.send(call, name)
         except LockstepError as error:
@@ -125,31 +125,31 @@ class World:
 
     @property
     def head(self) -> int:
-        """The latest block."""
+        """Returns the latest block."""
         return int(self.devnet.w3.eth.block_number)
 
     @property
     def now(self) -> Seconds:
-        """Chain time."""
+        """Returns the chain's time."""
         return Seconds(self.devnet.w3.eth.get_block("latest")["timestamp"])
 
     def ledger(self) -> Ledger:
-        """What the events say by now."""
+        """Returns the ledger of the events so far."""
         self.watcher.poll()
         return self.watcher.ledger
 
     def phase(self, r: int = 0) -> Phase:
-        """A round's, now."""
+        """Returns a round's current phase."""
         return self.contracts.market.phase(self.job, r)
 
     def claim_id(self, slot: int, r: int = 0) -> ClaimId:
-        """Of a slot, in the round's present attempt."""
+        """Returns the id of a slot's claim in the round's current attempt."""
         return self.contracts.market.claim_id_of(self.job, r, slot)
 
     # -- a round
 
     def to(self, phase: Phase, r: int = 0, lies: Mapping[int, Lie] | None = None) -> None:
-        """Brings a round to a phase: each slot by its worker, what is anybody's by the requester."""
+        """Brings a round to a phase: each slot acts by its worker, open acts by the requester."""
         for _ in range(64):
             try:
                 present = self.phase(r)
@@ -201,14 +201,14 @@ class World:
                 self.send(market.finalize(self.job, r), "requester")
 
     def opened(self, claim: ClaimId) -> Reveal:
-        """The reveal of a claim, with its list and its payload in the open; it carries wherever it may."""
+        """Returns the reveal of a claim, with published list and payload; it starts from a carry where possible."""
         made, period = self.held[claim], self.params.role.carry_period
         carries = bool(period and self.contracts.market.claim(claim).round % period)
         proof = tuple(merkle.proof(made.levels, 1))
         return Reveal(made.body, Digest(keccak(claim + b"n")), proof, "", "", carries)
 
     def receipt(self, slot: int, r: int = 0, mask: int | None = None) -> Receipt:
-        """A slot's word, for everybody unless a mask is given."""
+        """Returns a slot's receipt, for all slots unless a mask is given."""
         market, mask = self.contracts.market, (1 << self.params.role.slots) - 1 if mask is None else mask
         attempt = market.round(self.job, r).attempt
         digest = ids.receipt_hash(self.devnet.w3.eth.chain_id, market.address, self.job, r, attempt, slot, mask)
@@ -216,7 +216,7 @@ class World:
         return Receipt(slot, mask, bytes(signed.signature))
 
     def pass_to(self, time: int) -> None:
-        """The next block is at that time, or the chain is past it."""
+        """Advances to a block at that time, unless the chain is past it."""
         if time > self.now:
             self.devnet._request("evm_setNextBlockTimestamp", [int(time)])
             self.devnet._request("evm_mine", [])

@@ -1,4 +1,4 @@
-"""An executor that computes wrong bits, planted without touching a kernel."""
+"""An executor that computes wrong bits, without a change of kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.execution.jobs import ClaimRun, Entries, State
 
 @dataclass(frozen=True)
 class WrongRun(ClaimRun):
-    """A run whose fast form gets the first word of each state wrong, and shows the right one."""
+    """A run whose fast path has a wrong first word in each state, while its materialised steps are right."""
 
     @classmethod
     def like(cls, run: ClaimRun) -> Self:
@@ -20,12 +20,12 @@ class WrongRun(ClaimRun):
         return cls(**{f.name: getattr(run, f.name) for f in fields(ClaimRun)})
 
     def advance(self, t: int, state: State) -> State:
-        """The next state with one word changed in its last bit."""
+        """Returns the next state with the last bit of one word flipped."""
         return one_bit_off(super().advance(t, state))
 
 
 def one_bit_off(state: State) -> State:
-    """A state with the lowest bit of its first word turned."""
+    """Returns a state with the lowest bit of its first word flipped."""
     entries: Entries = list(state)
     first = next(k for k, array in enumerate(entries) if array is not None)
     entries[first] = turned(entries[first])
@@ -33,7 +33,7 @@ def one_bit_off(state: State) -> State:
 
 
 def turned(array: np.ndarray | None) -> np.ndarray:
-    """An array with the lowest bit of its first word turned."""
+    """Returns an array with the lowest bit of its first word flipped."""
     assert array is not None
     copy = np.array(array)
     copy.reshape(-1).view(np.uint32)[:1] ^= 1

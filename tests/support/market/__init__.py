@@ -1,1 +1,1 @@
-"""One market for tests: the twin of the contracts with named accounts, and everybody at random in it."""
+"""A market for tests: the twin of the contracts with named accounts, and random behaviour of all of them."""

@@ -1,4 +1,4 @@
-"""Histories of the market at random: calls of everybody (wander.py), each with what the twin says of it.
+"""Random histories of the market: calls of all accounts (wander.py), each with the twin's result.
 
 history = History.of(seed).play(60)
 history.lines()     # acts of tests/support/recordings.py, which forge repeats on the contracts
@@ -35,16 +35,16 @@ STORED = {
     "audits": ("witnesses", "audit"), "duties": ("witnesses", "duty"), "demands": ("demands", "demand"),
     "asked": ("demands", "asked"), "defending": ("game", "defending"), "games": ("game", "game"),
 }  # fmt: skip
-"""Tables of the twin's state, and the views that show an entry of them."""
+"""Tables of the twin's state, with the views that show their entries."""
 SHOWN = {"rounds": ("phase", "mergerOf"), "claims": ("live", "windowOpen", "convictedAt")}
-"""What the market shows beside, of the entries of a table."""
+"""Further views of the entries of a table."""
 METERED = "games"
-"""Their entries hold the gas that the chain metered: shown where there is none."""
+"""The table whose entries include gas metered by the chain; shown if there is none."""
 
 
 @dataclass(frozen=True)
 class Act:
-    """A call in its block, and what the twin says of it."""
+    """A call in its block, with the twin's result."""
 
     block: Block
     call: MarketCall
@@ -53,7 +53,7 @@ class Act:
 
 @dataclass
 class History(World):
-    """A market of everybody at random."""
+    """A market with all accounts acting at random."""
 
     dice: random.Random = field(default_factory=lambda: random.Random(0))
     wanderer: Wanderer = field(init=False)
@@ -64,7 +64,7 @@ class History(World):
 
     @classmethod
     def of(cls, seed: int) -> Self:
-        """Everybody has tokens and stakes, and there is a job."""
+        """Creates a history in which all accounts have tokens and stakes, and there is a job."""
         history = cls(dice=random.Random(seed))
         for calls in history.wanderer.first_calls(history.state):
             history.mine(calls)
@@ -74,14 +74,14 @@ class History(World):
         return history
 
     def play(self, count: int, look: Callable[[], object] = lambda: None) -> Self:
-        """So many blocks, a look after each."""
+        """Plays `count` blocks, and calls `look` after each."""
         for _ in range(count):
             self.mine(self.wanderer.calls(self.state, self.block), self._patience())
             look()
         return self
 
     def _patience(self) -> int:
-        """A second, or until something is over."""
+        """Returns the seconds to the next block: one, or until some window ends."""
         if self.dice.random() < 0.95:
             return 1
         ends = [
@@ -97,13 +97,13 @@ class History(World):
         return max(1, min(ends, default=1) + self.dice.choice((-1, 0, 0, 1)))
 
     def mine(self, calls: Iterable[MarketCall], seconds: int = 1) -> None:
-        """A block later, these calls."""
+        """Plays these calls in the next block."""
         self.later(seconds)
         for call in calls:
             self.sends(call)
 
     def sends(self, call: MarketCall) -> Said | Reverted:
-        """One call more in this block, refused or not."""
+        """Adds one call to the block; returns its result, a refusal included."""
         call = replace(call, data=abi.data_of(call))
         try:
             self.state, said = self.ask(call)
@@ -116,11 +116,11 @@ class History(World):
 
     @property
     def refused(self) -> Counter[str]:
-        """By the rule that was broken."""
+        """Counts refusals by broken rule."""
         return Counter(act.said.rule for act in self.acts if isinstance(act.said, Reverted))
 
     def lines(self) -> Iterator[bytes]:
-        """The history and everything that is stored at its end, as forge repeats it."""
+        """Yields the history and everything stored at its end, in forge's form."""
         yield from deployment()
         now = START
         for act in self.acts:
@@ -142,7 +142,7 @@ class History(World):
             )  # fmt: skip
 
     def questions(self) -> Iterator[MarketCall]:
-        """Everything that is stored, and what follows of it."""
+        """Yields a question about everything that is stored or follows from it."""
         for name, (short, function) in STORED.items():
             for key, value in getattr(self.state, name).items():
                 if name == METERED and value.spent:
@@ -153,7 +153,7 @@ class History(World):
 
 
 def write(folder: Path, seeds: Iterable[int], count: int) -> list[History]:
-    """Recordings of random histories."""
+    """Writes recordings of random histories."""
     made = [History.of(seed).play(count) for seed in seeds]
     for history in made:
         recordings.write(folder, "history", list(history.lines()))
@@ -184,23 +184,23 @@ def _creations() -> tuple[bytes, ...]:
 
 
 def deployment() -> Iterator[bytes]:
-    """All contracts, where the twin has them."""
+    """Yields the creation of all contracts, at the twin's addresses."""
     return iter(_creations())
 
 
 def mined(before: Block, after: Block) -> Iterator[bytes]:
-    """The blocks between two, as far as a call may look back to them."""
+    """Yields the blocks between two, as far back as a call may look."""
     for block in blocks(before, after):
         yield recordings.act(recordings.BLOCK, *when(block))
 
 
 def when(block: Block) -> recordings.When:
-    """The block's environment."""
+    """Returns the block's environment."""
     return block.number, block.time, block.base_fee, bytes(keccak(word(block.number - 1)))
 
 
 def logged(events: Iterable[Emitted]) -> bytes:
-    """keccak of what is logged."""
+    """Returns keccak of the logged events."""
     logs = [(AT[event.contract], *abi.log_of(event)) for event in events]
     return recordings.digest(
         [

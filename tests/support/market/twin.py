@@ -1,7 +1,7 @@
-"""A world of the contracts in which scenes are built: the Python twin, and every call of it written down.
+"""The Python twin for building test scenes, with a record of every call.
 
-A `World` is a point of a history. `do` adds a call to it, `fork` begins another history from there. Accounts have names
-and keys; block n has the hash keccak(n).
+A `World` is a point in a history: `do` adds a call, `fork` starts another history from there. Accounts have names and
+keys; block n has the hash keccak(n).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BlockHashes(dict[int, bytes]):
 
 
 def actor(number: int) -> Address:
-    """The account of a small number, which nobody has a key of."""
+    """Returns the account of a small number, which has no known key."""
     return Address(f"0x{number:040x}")
 
 
@@ -50,7 +50,7 @@ CONTRACTS = {
     "token": "TestToken", "arbiter": "Arbiter", "vault": "StakeVault", "market": "JobMarket", "game": "DisputeGame",
     "validator": "Validator", "witnesses": "Witnesses", "demands": "Availability",
 }  # fmt: skip
-"""Short names, in the order in which the deployer creates them."""
+"""Short names of the contracts, in order of creation."""
 DEPLOYER = Address("0x" + "d0" * 20)
 AT = {contract: create_address(DEPLOYER, nonce) for nonce, contract in enumerate(CONTRACTS.values())}
 PEOPLE = ("requester", "aggregator", "worker-0", "worker-1", "worker-2", "verifier", "witness", "mallory", "poor")
@@ -58,7 +58,7 @@ KEYS: Mapping[str, LocalAccount] = {name: Account.from_key(keccak(name.encode())
 ACCOUNTS: dict[str, Address] = {name: Address(key.address) for name, key in KEYS.items()} | {
     short: AT[contract] for short, contract in CONTRACTS.items()
 }
-"""Everybody who calls by name; contracts call each other."""
+"""Named accounts that make calls; contracts call each other."""
 NAMES = {address: name for name, address in ACCOUNTS.items()}
 UNBOND = Seconds(3_600)
 WALLET, STAKE = 10**6, 10**5
@@ -74,7 +74,7 @@ DEPLOYMENT = Deployment(
 
 
 def job_of(params: JobParams, nonce: int = 1) -> JobId:
-    """The job that the requester creates with these parameters."""
+    """Returns the id of the job that the requester creates with these parameters."""
     return ids.job_id(CHAIN_ID, AT["JobMarket"], ACCOUNTS["requester"], nonce, params)
 
 
@@ -83,7 +83,7 @@ JOB = job_of(PARAMS)
 
 @dataclass(frozen=True)
 class Said:
-    """What came of a call: what it returned and logged."""
+    """Result of a call: return value and events."""
 
     returned: Any
     events: tuple[Emitted, ...]
@@ -91,7 +91,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Sent:
-    """A call in its block, and what came of it."""
+    """A call in its block, with its result."""
 
     block: Block
     call: MarketCall
@@ -100,14 +100,14 @@ class Sent:
 
 @dataclass
 class World:
-    """A point of a history."""
+    """A point in a history."""
 
     state: State = field(default_factory=lambda: State.empty(DEPLOYMENT))
     block: Block = START
     sent: list[Sent] = field(default_factory=list)
-    """Since the scene before."""
+    """Calls since the previous scene."""
     held: dict[ClaimId, ConstantClaim] = field(default_factory=dict)
-    """What was claimed."""
+    """Claims made so far."""
     logged: list[Emitted] = field(default_factory=list)
     """All events so far."""
     job: JobId = JOB
@@ -115,21 +115,21 @@ class World:
     # -- acting
 
     def call(self, sender: str, function: str, *arguments: Any) -> MarketCall:
-        """Calls read "market.join"; accounts among the arguments may be named."""
+        """Builds a call from a name such as "market.join"; account arguments may be names."""
         short, _, name = function.partition(".")
         given = tuple(ACCOUNTS.get(a, a) if isinstance(a, str) else a for a in arguments)
         call = MarketCall(CONTRACTS[short], name, ACCOUNTS.get(sender, Address(sender)), given)
         return replace(call, data=abi.data_of(call))
 
     def ask(self, call: MarketCall) -> tuple[State, Said]:
-        """The state after a call and what it said; nothing stays. Raises what the contract reverts with."""
+        """Simulates a call; returns the state after it and its result. A revert raises the contract's error."""
         if (call.contract, call.function) in VIEWS:
             return self.state, Said(view(self.state, self.block, call.contract, call.function, *call.arguments), ())
         after, events, returned = execute(self.state, self.block, call)
         return after, Said(returned, events)
 
     def do(self, sender: str, function: str, *arguments: Any) -> Any:
-        """One call that succeeds; what it returns."""
+        """Makes one call that must succeed; returns its result."""
         call = self.call(sender, function, *arguments)
         self.state, said = self.ask(call)
         self.sent.append(Sent(self.block, call, said))
@@ -137,51 +137,51 @@ class World:
         return said.returned
 
     def then(self, sender: str, function: str, *arguments: Any) -> World:
-        """The same; the world."""
+        """Makes one call that must succeed; returns the world."""
         self.do(sender, function, *arguments)
         return self
 
     def later(self, seconds: int = 1, blocks: int = 1) -> World:
-        """The next call is in a later block."""
+        """Puts the next call in a later block."""
         self.block = replace(self.block, number=self.block.number + blocks, time=Seconds(self.block.time + seconds))
         return self
 
     def until(self, time: int) -> World:
-        """The next call is at that time."""
+        """Sets the time of the next call."""
         return self.later(time - self.block.time)
 
     def fork(self) -> World:
-        """Another history from here."""
+        """Returns a copy from which another history starts."""
         return replace(self, sent=[], held=dict(self.held), logged=list(self.logged))
 
     # -- what there is
 
     @property
     def params(self) -> JobParams:
-        """Of the job."""
+        """Parameters of the job."""
         found = self.state.params[self.job]
         assert found is not None
         return found
 
     def round(self, r: int = 0) -> Any:
-        """As stored."""
+        """Returns the stored round."""
         return self.state.rounds[self.job, r]
 
     def claim(self, slot: int, r: int = 0) -> ClaimId:
-        """Of a slot, in the round's present attempt; of the merge."""
+        """Returns the id of a slot's claim, or of the merge, in the round's current attempt."""
         ro = self.round(r)
         return ro.merge_claim if slot == MERGE_SLOT else ids.claim_id(self.job, r, ro.attempt, slot)
 
     # -- a round
 
     def create(self, params: JobParams, nonce: int = 1) -> World:
-        """The requester's job, which all that follows is about."""
+        """Creates the requester's job, which all later acts are about."""
         self.do("requester", "market.create", params, nonce, params.escrow)
         self.job = job_of(params, nonce)
         return self
 
     def made(self, slot: int, r: int = 0, lie: Lie = Lie.NONE) -> ConstantClaim:
-        """What a slot claims."""
+        """Returns the claim of a slot."""
         role, claim = self.params.role, self.claim(slot, r)
         if claim not in self.held:
             base, steps = self.round(r).base, r * role.inner_steps
@@ -189,7 +189,7 @@ class World:
         return self.held[claim]
 
     def opened(self, slot: int, r: int = 0, carries: bool = False, **changed: Any) -> Reveal:
-        """The reveal of a slot's claim."""
+        """Returns the reveal of a slot's claim."""
         made, claim = self.made(slot, r), self.claim(slot, r)
         proof = tuple(merkle.proof(made.levels, made.transitions - 1))
         return replace(
@@ -197,91 +197,91 @@ class World:
         )
 
     def commitment(self, slot: int, r: int = 0, **changed: Any) -> Digest:
-        """What the slot's worker commits to."""
+        """Returns the commitment of a slot's worker."""
         opened = self.opened(slot, r, **changed)
         return ids.commitment(self.claim(slot, r), ACCOUNTS[f"worker-{slot}"], opened)
 
     def start(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2)) -> World:
-        """The round is open, and these slots are taken."""
+        """Starts the round; the workers take these slots."""
         self.do("requester", "market.startRound", self.job, r)
         for slot in slots:
             self.do(f"worker-{slot}", "market.join", self.job, r, slot)
         return self
 
     def seal(self, r: int = 0) -> World:
-        """The seed is drawn."""
+        """Draws the seed."""
         self.later(2, 2).do("requester", "market.seal", self.job, r)
         return self
 
     def commit(
         self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2), lies: Mapping[int, Lie] | None = None, **changed: Any
     ) -> World:
-        """These slots' workers commit."""
+        """Lets these slots' workers commit."""
         for slot in slots:
             self.made(slot, r, (lies or {}).get(slot, Lie.NONE))
             self.do(f"worker-{slot}", "market.commit", self.job, r, slot, self.commitment(slot, r, **changed))
         return self
 
     def reveal(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2), **changed: Any) -> World:
-        """These slots' workers reveal."""
+        """Lets these slots' workers reveal."""
         for slot in slots:
             self.do(f"worker-{slot}", "market.reveal", self.job, r, slot, self.opened(slot, r, **changed))
         return self
 
     def receipt(self, who: int, mask: int = 7, r: int = 0, by: str = "") -> Receipt:
-        """The word of a slot's worker, or of somebody else for it."""
+        """Returns a receipt of a slot's worker, signed by it or by another account."""
         attempt = self.round(r).attempt
         digest = ids.receipt_hash(CHAIN_ID, AT["JobMarket"], self.job, r, attempt, who, mask)
         return Receipt(who, mask, signature(by or f"worker-{who}", digest))
 
     def attest(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2), mask: int = 7) -> World:
-        """These slots' workers give receipts."""
+        """Lets these slots' workers give receipts."""
         given = [self.receipt(slot, mask, r) for slot in slots]
         self.do("poor", "market.attest", self.job, r, given)
         return self
 
     def bodies(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2)) -> list[Any]:
-        """What `freeze` takes."""
+        """Returns the argument of `freeze`."""
         return [self.made(slot, r).body for slot in slots]
 
     def freeze(self, r: int = 0, slots: tuple[int, ...] = (0, 1, 2)) -> World:
-        """The round's claims are fixed."""
+        """Freezes the round."""
         self.until(max(self.block.time, self.round(r).attest_ends)).do(
             "poor", "market.freeze", self.job, r, self.bodies(r, slots)
         )
         return self
 
     def merge(self, r: int = 0, rounds: int = 0, lie: Lie = Lie.NONE, by: str = "aggregator") -> World:
-        """The round is merged."""
+        """Merges the round."""
         made = ConstantClaim.of_merge(self.round(r).merge_in, lie)
         self.do(by, "market.merge", self.job, r, made.body.out, made.body.out2, "checkpoint", rounds)
         self.held[self.claim(MERGE_SLOT, r)] = made
         return self
 
     def to_revealed(self, r: int = 0, lies: Mapping[int, Lie] | None = None, **changed: Any) -> World:
-        """Everybody has revealed."""
+        """Plays until all slots are revealed."""
         return self.start(r).seal(r).commit(r, lies=lies, **changed).reveal(r, **changed)
 
     def to_merged(
         self, r: int = 0, rounds: int = 0, lies: Mapping[int, Lie] | None = None, lie: Lie = Lie.NONE, **changed: Any
     ) -> World:
-        """Everybody has worked."""
+        """Plays until the round is merged."""
         return self.to_revealed(r, lies, **changed).attest(r).freeze(r).merge(r, rounds, lie)
 
     def finalize(self, r: int = 0) -> World:
-        """The round is over and paid."""
+        """Finalises the round."""
         self.until(self.round(r).merged_at + self.params.windows.challenge_seconds)
         self.do("poor", "market.finalize", self.job, r)
         return self
 
 
 def signature(name: str, digest: Digest) -> bytes:
-    """Of a digest, by an account."""
+    """Signs a digest with an account's key."""
     return bytes(KEYS[name].unsafe_sign_hash(digest).signature)  # type: ignore[arg-type]
 
 
 def begun() -> World:
-    """Everybody has tokens, and most have stakes."""
+    """Returns a world in which all accounts have tokens, and most have stakes."""
     world = World()
     for name in PEOPLE[:-1]:
         world.do(name, "token.mint", name, WALLET)
@@ -291,14 +291,14 @@ def begun() -> World:
 
 
 def blocks(before: Block, after: Block) -> Iterator[Block]:
-    """Those whose parents a chain has to know between two."""
+    """Yields the blocks whose parents a chain must know between two."""
     passed = range(before.number + 1, after.number + 1)
     for number in sorted({*passed[:3], *passed[-3:]}):
         yield replace(after, number=number)
 
 
 def shown(value: Any) -> str:
-    """A value as people read it."""
+    """Formats a value for people."""
     if isinstance(value, str):
         return NAMES.get(Address(value), value if value.startswith("0x") else repr(value))
     if isinstance(value, bytes):

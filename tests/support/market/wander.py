@@ -1,7 +1,7 @@
-"""Everybody at random: calls of all contracts, most of them what somebody could want now, some of them anything.
+"""Random behaviour of all accounts: calls of all contracts, mostly plausible ones, some arbitrary.
 
-A Wanderer reads a State and a block, as programs do, and says what is sent next; what it says may be refused. Claims
-are those of tests/support/constant.py, true and false; games are played by honest players, by liars and by fools.
+A Wanderer reads a State and a block, as programs do, and returns the next calls, which may be refused. Claims are those
+of tests/support/constant.py, true and false; games are played by honest, lying and random players.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tests.support.memory import abi
 from tests.support.params import amended, job_params
 
 FUNDS = 10**6
-"""Tokens of each account that the vault may pull."""
+"""Tokens of each account that the vault may transfer."""
 METERED = frozenset({"open", "pick", "adjacent", "pickElement", "pickPartial", "stage"})
-"""Moves of the challenger that a game keeps the gas of."""
+"""Moves of the challenger whose gas a game stores."""
 TRIED = 6
-"""Calls that are looked at, to find one that is accepted."""
+"""Calls tried in order to find an accepted one."""
 LINKS = 40
-"""Of a witness's hash chain."""
+"""Length of a witness's hash chain."""
 
 
 def params_of(dice: random.Random, aggregator: Address = ZERO_ADDRESS) -> JobParams:
-    """A small job of the constant Programs; windows of a minute or two."""
+    """Returns parameters of a small job of the constant Programs, with windows of a minute or two."""
     slots = dice.choice((1, 2, 3, 3))
     witnesses, max_lead = dice.choice((0, 1, 2)), dice.choice((1, 2, 3, 4))
     return job_params(
@@ -67,7 +67,7 @@ def params_of(dice: random.Random, aggregator: Address = ZERO_ADDRESS) -> JobPar
 
 @dataclass
 class Wanderer:
-    """The dice, and what everybody knows beside the chain: who claimed what, and the secrets of witnesses."""
+    """The random generator, and knowledge besides the chain: who claimed what, and witnesses' secrets."""
 
     dice: random.Random
     keys: Mapping[Address, LocalAccount]
@@ -75,19 +75,19 @@ class Wanderer:
     logs: dict[GameId, list[moves.GameEvent]] = field(default_factory=dict)
     bottoms: dict[Address, Digest] = field(default_factory=dict)
     meant: list[MarketCall] = field(default_factory=list)
-    """Committed calls, to be sent in a later block."""
+    """Committed calls to send in a later block."""
     jobs: int = 0
 
     @property
     def accounts(self) -> tuple[Address, ...]:
-        """Everybody."""
+        """Returns all accounts."""
         return tuple(self.keys)
 
     def _signature(self, account: Address, digest: Digest) -> bytes:
         return bytes(self.keys[account].unsafe_sign_hash(digest).signature)  # type: ignore[arg-type]
 
     def learn(self, events: Sequence[Emitted]) -> None:
-        """What was logged."""
+        """Records events."""
         for event in events:
             if event.contract == "DisputeGame" and event.name != "Convicted":
                 topics, data = abi.log_of(event)
@@ -97,7 +97,7 @@ class Wanderer:
     # -- what is sent next
 
     def calls(self, s: State, b: Block) -> list[MarketCall]:
-        """For the next block: one call to five, at most one move whose gas a game keeps."""
+        """Returns the calls of the next block: one to five, at most one of them a move whose gas a game stores."""
         chosen: list[MarketCall] = []
         for _ in range(self.dice.choice((1, 1, 2, 3, 5))):
             call = self._one(s, b)
@@ -123,7 +123,7 @@ class Wanderer:
         return None
 
     def _chosen(self, s: State, b: Block, choices: list[MarketCall]) -> MarketCall | None:
-        """One that would be accepted now, in most cases, if there is one among some."""
+        """Returns one of the choices, in most cases one that would be accepted now; None if there are none."""
         if not choices:
             return None
         some = self.dice.sample(choices, min(TRIED, len(choices)))
@@ -141,11 +141,11 @@ class Wanderer:
         return True
 
     def anyone(self) -> Address:
-        """Whoever."""
+        """Returns a random account."""
         return self.dice.choice(self.accounts)
 
     def first_calls(self, s: State) -> list[list[MarketCall]]:
-        """Blocks of calls that begin a history: tokens, stakes, a job."""
+        """Returns the blocks of calls that begin a history: tokens, stakes, a job."""
         blocks: list[list[MarketCall]] = [[], [], [], []]
         for account in self.accounts:
             blocks[0].append(MarketCall("TestToken", "mint", account, (account, 2 * FUNDS)))
@@ -270,7 +270,7 @@ class Wanderer:
                     yield call(d.choice(("finalize", "release", "seal")), r)
 
     def bodies(self, s: State, job: JobId, r: int) -> list[Body]:
-        """What the revealed claims of a round say."""
+        """Returns the bodies of a round's revealed claims."""
         p = s.params[job]
         named = [self._claim(s, job, r, slot) for slot in range(p.role.slots if p else 0)]
         return [
@@ -278,7 +278,7 @@ class Wanderer:
         ]
 
     def _made(self, s: State, job: JobId, r: int, slot: int) -> ConstantClaim:
-        """A slot's claim: true in one case of two."""
+        """Returns a slot's claim, true in one case of two."""
         p, lie = s.params[job], self.dice.choice((*[Lie.NONE] * 5, *list(Lie)[1:]))
         assert p is not None, "the job exists"
         return ConstantClaim.of_slot(s.rounds[job, r].base, p.role.zero_carry, r * p.role.inner_steps, lie)
@@ -291,12 +291,12 @@ class Wanderer:
         made, period = self.held[claim], p.role.carry_period
         proof = tuple(merkle.proof(made.levels, 1))
         trace = self.dice.choice(("trace", "", "tr\udcff\udcfece"))
-        # The same for a claim, always; whether anything stands to be carried is found out.
+        # The same claim always gets the same result; the carry is looked up.
         carries = claim[0] < (160 if period and r % period else 4)
         return Reveal(made.body, Digest(keccak(claim + b"nonce")), proof, trace, "payload", carries)
 
     def _receipt(self, s: State, job: JobId, p: JobParams, r: int, who: int) -> Receipt:
-        """Mostly for everybody, mostly signed by who gives it."""
+        """Returns a receipt, mostly for all slots, mostly signed by its speaker."""
         d, full = self.dice, (1 << p.role.slots) - 1
         mask = d.choice((full, full, full, d.randrange(full + 1)))
         if who < WITNESS:
@@ -320,7 +320,7 @@ class Wanderer:
             if g.claim in self.held and (move := self._move(s, b, id_)) is not None:
                 mover = g.defender if g.defender_moves else g.challenger
                 yield self._moved(move, id_, mover if d.random() < 0.97 else self.anyone())
-        # What is begun is played on, most of the time.
+        # A started game is mostly played on.
         if d.random() < min(0.95, 0.4 * len(open_)):
             return
         live = [c for c in self.held if views.live(s, c) and s.claims[c].digest != Digest(bytes(32))]
@@ -338,7 +338,7 @@ class Wanderer:
         return MarketCall("DisputeGame", move.call, sender, given if isinstance(move, moves.Open) else (id_, *given))
 
     def _facts(self, s: State, claim: ClaimId, t: int) -> tuple[Any, tuple[bytes, ...]]:
-        """What is certain of a transition, and the words that it takes."""
+        """Returns the known facts of a transition, and the words that they need."""
         c = s.claims[claim]
         carried: tuple[bytes, ...] = ()
         if c.carries:
@@ -349,7 +349,7 @@ class Wanderer:
         return views.facts_of(s, claim, t, carried), carried
 
     def _opening(self, s: State, claim: ClaimId) -> moves.Open | None:
-        """A game on what is wrong, or anywhere."""
+        """Returns the opening of a game on a wrong transition, or on a random one."""
         d, made = self.dice, self.held[claim]
         t = made.wrong_from if made.wrong_from and d.random() < 0.7 else d.randint(0, made.transitions)
         try:
@@ -368,7 +368,7 @@ class Wanderer:
         )
 
     def _move(self, s: State, b: Block, id_: GameId) -> moves.Move | None:
-        """By the player's own claim or the truth; now and then by the other's."""
+        """Returns a move by the player's own claim or the truth; sometimes by the other side's."""
         g, d = s.games[id_], self.dice
         made = self.held[g.claim]
         log = self.logs.get(id_, [])
@@ -378,11 +378,11 @@ class Wanderer:
             own = made.truth if d.random() < 0.95 else made
             return self._wild(g, log) if d.random() < 0.15 else honest.point(g, log, own)
         except (AssertionError, IndexError, KeyError, ValueError, Reverted):
-            # A fool's game has gone where honest players never are.
+            # A random player's game has reached a state in which honest play is undefined.
             return moves.ProvePadding(g.standing) if d.random() < 0.5 else None
 
     def _wild(self, g: game.Game, events: Sequence[moves.GameEvent]) -> moves.Move | None:
-        """Points anywhere that the rules allow, with true proofs of what it points at."""
+        """Points at a random permitted node, with true proofs for it."""
         seen, d = honest.GameLog(events), self.dice
         if g.phase in (moves.GamePhase.TRACE_PICK, moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK):
             i = d.randrange(len(seen.children))
@@ -392,7 +392,7 @@ class Wanderer:
         return moves.ProvePadding(g.standing)
 
     def _equivocation(self, s: State, claim: ClaimId) -> MarketCall:
-        """The claim's worker signs for its work twice; or the same twice; or somebody else does."""
+        """Signs for a claim's work twice with different results, twice with equal results, or by another account."""
         c, d = s.claims[claim], self.dice
         ro = s.rounds[c.job, c.round]
         work = court.Work(c.job, c.round, c.attempt, c.slot, ro.seed, ro.base)
@@ -437,7 +437,7 @@ class Wanderer:
                 yield call("publish", a.job, a.round, duty.slot, "list", sender=s.claims[claim].worker)
 
     def _word(self, audit: Any, i: int, duty: Any, beacon: Digest, claim: ClaimId) -> Word:
-        """What a witness says, drawn from its duty: the truth, or the worker's word."""
+        """Returns a witness's verdict, random by its duty: the truth, or the worker's word."""
         made, luck = self.held[claim], keccak(audit + bytes([i]))[0]
         preimage = draws.chained(self.bottoms[duty.account], max(0, LINKS - duty.serial))
         told = made if luck % 3 == 0 else made.truth
@@ -490,7 +490,7 @@ class Wanderer:
             yield from self._committed("Validator", MarketCall("Validator", "proveInvalid", who, (job, evidence)))
 
     def _committed(self, contract: str, call: MarketCall) -> Iterator[MarketCall]:
-        """The call's commitment; the call itself comes later, or at once and in vain."""
+        """Yields the call's commitment; the call follows later, or at once and in vain."""
         if self.dice.random() < 0.1:
             yield call
             return
@@ -502,7 +502,7 @@ class Wanderer:
         return defects.Code(program.header, program.ops_root, program.consts_root)
 
     def _shown(self, s: State, b: Block, id_: Digest, claim: ClaimId) -> tuple[Any, ...]:
-        """The leaves that a payload's demand names."""
+        """Returns the leaves that a payload's demand names."""
         program, made = constant.encode_program(), self.held[claim]
         demand = s.demands[id_]
         try:
@@ -536,7 +536,7 @@ class Wanderer:
         yield MarketCall("TestToken", "mint", who, (who, d.choice((1, FUNDS))))
 
     def _owners(self, s: State, who: Address, other: Address, amount: int) -> Iterator[MarketCall]:
-        """An account names its owner; the owner acts for it, and hands it on; strangers try to."""
+        """Yields calls that name an owner, act as owner, hand it on, and attempts of others."""
         d, owned = self.dice, [pair for pair in s.owner_of.items() if pair[1] in self.keys]
         account, owner = d.choice(owned) if owned and d.random() < 0.8 else (who, other)
         offered = s.proposed_owner_of[account]
@@ -557,7 +557,7 @@ class Wanderer:
         yield MarketCall(contract, function, self.anyone(), tuple(self._any(s, part) for part in inputs))
 
     def _any(self, s: State, part: dict[str, Any]) -> Any:
-        """A value of an ABI type, known to the chain where that can be."""
+        """Returns a value of an ABI type, one known to the chain where possible."""
         d, kind = self.dice, part["type"]
         if kind.endswith("[]"):
             return [self._any(s, part | {"type": kind[:-2]}) for _ in range(d.randrange(3))]

@@ -1,1 +1,1 @@
-"""A chain in memory: the contracts as functions, behind the JSON-RPC that every other node speaks."""
+"""A chain in memory: the contracts as functions, behind a node's JSON-RPC."""

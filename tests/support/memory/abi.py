@@ -102,7 +102,7 @@ def zero(part: dict[str, Any]) -> Any:
     """Returns Solidity's value of unwritten storage."""
     kind: str = part["type"]
     if kind.endswith("[]"):
-        # A job's one role is stored apart: it is there even where no job is.
+        # A job's only role is stored separately, so it is present even for an unknown job.
         return (zero(part | {"type": kind[:-2]}),) if part["name"] == "roles" else ()
     if kind == "tuple":
         return tuple(zero(inner) for inner in part["components"])
@@ -112,7 +112,7 @@ def zero(part: dict[str, Any]) -> Any:
 
 
 def _encoded(parts: list[dict[str, Any]], values: tuple[Any, ...]) -> bytes:
-    """Encodes an argument list."""
+    """Encodes a list of arguments."""
     kinds = [artifacts.abi_type(part) for part in parts]
     return encode(kinds, [_argument(part, value) for part, value in zip(parts, values, strict=True)])
 
@@ -132,7 +132,7 @@ def _argument(part: dict[str, Any], value: Any) -> Any:
 
 
 def plain_fields(value: Any) -> tuple[Any, ...]:
-    """A struct's fields in the ABI's order."""
+    """Returns a struct's fields in the ABI's order."""
     return tuple(getattr(value, part.name) for part in fields(value))
 
 

@@ -1,6 +1,6 @@
 """A simulated chain in memory: a transaction pool, mined blocks, and reorganisations.
 
-    submit(raw) -> pool -> mine() -> block, receipts, logs        head.world is what everybody reads
+    submit(raw) -> pool -> mine() -> block, receipts, logs        `head.world` is the state that all read
 
 It is as strict as a node: a transaction executes in a later block than its sender read; nonces, fees, balances and
 sizes are checked; a block hash is forgotten after 256 blocks; a reorganisation reverts logs.
@@ -41,7 +41,7 @@ REPLACEMENT_PERCENT = 10
 
 
 class TransactionRefused(Exception):
-    """A transaction that no node accepts into its pool; the text is that of real nodes."""
+    """Raised for a transaction that no node accepts into its pool, with the text of real nodes."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class MemoryChain:
         self.next_base_fee: int | None = None
         self.next_hash: bytes | None = None
         self.metered: dict[bytes, int] = {}
-        """Transaction -> gas that the chain's own meter counted in its move, where a chain of its own has run it."""
+        """Maps a transaction to the gas that an Anvil has metered in its move, if known."""
         self._forks = 0
         self._marks: list[_Mark] = []
         self._random = random.Random(self.seed)

@@ -1,4 +1,4 @@
-"""The node behind a port of this machine: for programs that take an RPC URL."""
+"""Serves the node on a local port, for programs that take an RPC URL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Server:
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(provider))
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_port}"
-        # Looking for the end every 20 ms: `close` waits for it.
+        # polls for the end every 20 ms, because `close` waits for it
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
@@ -34,13 +34,13 @@ def _handler(provider: MemoryProvider) -> type[BaseHTTPRequestHandler]:
         """One connection."""
 
         protocol_version = "HTTP/1.1"
-        # A small answer goes out at once.
+        # Small answers are sent at once (TCP_NODELAY).
         disable_nagle_algorithm = True
-        # Head and body in one piece: between two the other side waits.
+        # Head and body are sent together: otherwise the client waits between them.
         wbufsize = -1
 
         def do_POST(self) -> None:
-            """One request, or a batch of them."""
+            """Answers one request, or a batch of requests."""
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             try:
                 answer = [_answer(one) for one in asked] if isinstance(asked, list) else _answer(asked)
@@ -55,7 +55,7 @@ def _handler(provider: MemoryProvider) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-            """Requests are not logged."""
+            """Logs nothing."""
 
     def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         return dict(provider.make_request(asked["method"], asked.get("params", []))) | {"id": asked.get("id")}
