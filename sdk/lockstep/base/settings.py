@@ -283,11 +283,11 @@ def _renamed(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def finality_of(text: str) -> str:
     """Checks a `finality`; returns it in lower case. Raises UsageError."""
-    said = text.strip().lower()
+    lowered = text.strip().lower()
     # Ten digits would exceed the blocks of any chain.
-    if said in FINALITIES or re.fullmatch(r"\d{1,9}", said, re.ASCII):
-        return said
-    raise UsageError(f"finality is {text!r}", hint=f"{nearest(said, FINALITIES)}; or give a number of blocks")
+    if lowered in FINALITIES or re.fullmatch(r"\d{1,9}", lowered, re.ASCII):
+        return lowered
+    raise UsageError(f"finality is {text!r}", hint=f"{nearest(lowered, FINALITIES)}; or give a number of blocks")
 
 
 def named_network() -> str | None:

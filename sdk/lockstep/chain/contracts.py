@@ -387,10 +387,10 @@ def _separator(domain: Mapping[str, Any]) -> bytes:
 
     kinds = {"name": "string", "version": "string", "chainId": "uint256", "verifyingContract": "address"}
     there = [name for name in kinds if name in domain]
-    said = keccak(text=f"EIP712Domain({','.join(f'{kinds[name]} {name}' for name in there)})")
+    type_hash = keccak(text=f"EIP712Domain({','.join(f'{kinds[name]} {name}' for name in there)})")
     values = [keccak(text=domain[name]) if kinds[name] == "string" else domain[name] for name in there]
     words = ["bytes32" if kinds[name] == "string" else kinds[name] for name in there]
-    return keccak(encode(["bytes32", *words], [said, *values]))
+    return keccak(encode(["bytes32", *words], [type_hash, *values]))
 
 
 class Vault(Contract):
@@ -919,8 +919,8 @@ def revert_data(failure: Any) -> bytes:
 def _plain(value: Any) -> Any:
     """Converts a struct to the tuple that the encoder takes."""
     if isinstance(value, Reveal):
-        *said, trace_cid, payload_cid, carries = astuple(value)
-        return *said, trace_cid.encode(), payload_cid.encode(), carries
+        *first, trace_cid, payload_cid, carries = astuple(value)
+        return *first, trace_cid.encode(), payload_cid.encode(), carries
     if hasattr(value, "__dataclass_fields__"):
         return astuple(value)
     return value

@@ -170,7 +170,7 @@ class EventReader:
         }
         self._addresses: Any = [addresses.market, addresses.vault, addresses.game, addresses.validator,
                                 addresses.availability, addresses.witnesses]  # fmt: skip
-        self._told: dict[tuple[bytes, int], None] = {}
+        self._reported: dict[tuple[bytes, int], None] = {}
         self.unreadable = 0
         """Number of logs so far that were skipped or had an invalid CID."""
 
@@ -184,17 +184,17 @@ class EventReader:
         Raises `Unreachable` if the provider does not answer, refuses the logs of a single block, or contradicts itself;
         `TryLater` if the checking provider disagrees.
         """
-        standing = self._standing(cursor)
-        rolled_back_to = None if standing == cursor else standing.next_block - 1
+        position = self._on_chain(cursor)
+        rolled_back_to = None if position == cursor else position.next_block - 1
         if self._copy is not None:
-            if standing.next_block == self._start and (batch := self._from_copy(rolled_back_to)) is not None:
+            if position.next_block == self._start and (batch := self._from_copy(rolled_back_to)) is not None:
                 return batch
-            self._copy.roll_back(standing.next_block)
+            self._copy.roll_back(position.next_block)
         for _ in range(TRIES):
             head = self._head()
-            if head.number < standing.next_block:
-                return EventBatch((), standing, rolled_back_to)
-            logs, end = self._read(standing.next_block, head)
+            if head.number < position.next_block:
+                return EventBatch((), position, rolled_back_to)
+            logs, end = self._read(position.next_block, head)
             # The chain may be reorganised between the two requests: the logs then belong to neither version.
             if end is not None and end.hash == self._hash(end.number):
                 break
@@ -206,13 +206,13 @@ class EventReader:
         if self._check is not None:
             # INVARIANT: nothing leaves the reader that two providers tell differently.
             self._check.block(end.number, end.hash)
-            self._check.logs({"address": self._addresses}, standing.next_block, end.number, logs)
+            self._check.logs({"address": self._addresses}, position.next_block, end.number, logs)
         counted = self.unreadable
-        recent = (*standing.recent, (end.number, end.hash))[-REMEMBERED_BLOCKS:]
+        recent = (*position.recent, (end.number, end.hash))[-REMEMBERED_BLOCKS:]
         times = {end.number: end.time}
         events = tuple(self._decode(logs, times))
         if self._copy is not None:
-            self._copy.take(standing.next_block, [(e, times[e["blockNumber"]]) for e in logs], end, head, self._final)
+            self._copy.take(position.next_block, [(e, times[e["blockNumber"]]) for e in logs], end, head, self._final)
         return EventBatch(
             events, Cursor(end.number + 1, recent), rolled_back_to, self.unreadable - counted, head.number - end.number
         )
@@ -257,7 +257,7 @@ class EventReader:
             if logs is not None:
                 return logs, end
 
-    def _standing(self, cursor: Cursor) -> Cursor:
+    def _on_chain(self, cursor: Cursor) -> Cursor:
         """Returns the part of the cursor that is still on the chain."""
         recent = list(cursor.recent)
         while recent and self._hash(recent[-1][0]) != recent[-1][1]:
@@ -291,9 +291,9 @@ class EventReader:
 
     def _time(self, number: int, entry: Mapping[str, Any]) -> Seconds:
         """Returns the time of a log's block, which many nodes include in the log."""
-        said = entry.get("blockTimestamp")
-        if said is not None:
-            return Seconds(int(said, 16) if isinstance(said, str) else int(said))
+        stamp = entry.get("blockTimestamp")
+        if stamp is not None:
+            return Seconds(int(stamp, 16) if isinstance(stamp, str) else int(stamp))
         block = self._block(number)
         if block is None:
             raise Unreachable(f"the provider has logs of block {number} but not the block itself", "repeat the request")
@@ -324,11 +324,11 @@ class EventReader:
         """Counts an unreadable log, and reports it unless it was reported before."""
         self.unreadable += 1
         key = (bytes(entry["transactionHash"]), int(entry["logIndex"]))
-        if key in self._told:
+        if key in self._reported:
             return
-        self._told[key] = None
-        while len(self._told) > REMEMBERED_LOGS:
-            del self._told[next(iter(self._told))]
+        self._reported[key] = None
+        while len(self._reported) > REMEMBERED_LOGS:
+            del self._reported[next(iter(self._reported))]
         log.warning(
             "a log of the chain cannot be decoded",
             contract=contract,

@@ -34,7 +34,7 @@ class FinalityTracker:
         """`ask(head)` returns the final block's number, or raises TryLater or Unreachable."""
         self._ask = ask
         self._head: int | None = None
-        self._told = False
+        self._reported = False
         self.block = -1
         """The last known final block; negative if there is none."""
 
@@ -45,15 +45,15 @@ class FinalityTracker:
         self._head = head
         # INVARIANT: a provider that names no final block keeps nobody from a move, and lets nobody leave before one.
         try:
-            self.block, self._told = self._ask(head), False
+            self.block, self._reported = self._ask(head), False
         except (TryLater, Unreachable) as error:
-            if not self._told:
+            if not self._reported:
                 log.warning(
                     "the chain's provider names no final block: the last known one is used",
                     why=error.message,
                     hint=error.hint,
                 )
-            self._told = True
+            self._reported = True
         return self.block
 
 

@@ -40,7 +40,7 @@ class Span:
 
     def __init__(self) -> None:
         self._most = CHUNK_BLOCKS
-        self._told = 0
+        self._stated = 0
         """The longest range that the provider has stated; 0 for none."""
         self._patience = 1
         self._answers = 0
@@ -54,7 +54,7 @@ class Span:
     def refused(self, asked: int, message: str = "") -> None:
         """Records that the provider refused a range of `asked` blocks."""
         limit = hint(message, asked)
-        self._told = limit or self._told
+        self._stated = limit or self._stated
         self._patience = min(2 * self._patience, PATIENCE_ANSWERS) if self._grew else self._patience
         self._most, self._answers, self._grew = limit or max(1, asked // 2), 0, False
 
@@ -67,11 +67,11 @@ class Span:
         self._patience = 1 if self._grew else self._patience
         self._grew = False
         self._answers += 1
-        wait = PATIENCE_ANSWERS if self._told and 2 * asked > self._told else self._patience
+        wait = PATIENCE_ANSWERS if self._stated and 2 * asked > self._stated else self._patience
         if self._answers >= wait and self._most < CHUNK_BLOCKS:
             self._most, self._answers, self._grew = 2 * self._most, 0, True
             if wait == PATIENCE_ANSWERS:
-                self._told = 0
+                self._stated = 0
 
 
 _spans: WeakKeyDictionary[Any, Span] = WeakKeyDictionary()

@@ -247,12 +247,12 @@ class Endpoint:
             raise why
         right = 200 <= status < 300
         try:
-            told = rpc_answers.framed(bytes(body))
+            framed = rpc_answers.framed(bytes(body))
         except Malformed as malformed:
             raise (Failure(f"no JSON-RPC: {malformed.message}") if right else _refused(status, after)) from None
         # Some endpoints put the JSON-RPC error into an HTTP error; it has more information.
-        if right or ("error" in told and status != 429):
-            return told
+        if right or ("error" in framed and status != 429):
+            return framed
         raise _refused(status, after)
 
 
@@ -392,8 +392,8 @@ def _provider_class() -> Any:
 
         def _fail_over(self, each: Endpoint, failure: Failure) -> None:
             if len(self._endpoints) > 1 and not each.in_backoff():
-                told = log.error if isinstance(failure, OtherChain) else log.warning
-                told(
+                report = log.error if isinstance(failure, OtherChain) else log.warning
+                report(
                     "an RPC endpoint failed and is in back-off: requests go to the others",
                     host=each.name,
                     why=str(failure),
@@ -441,15 +441,15 @@ def _provider_class() -> Any:
             return bool(params[0].get("fromBlock") != params[0].get("toBlock"))
 
         def _unreachable(self, failures: Sequence[tuple[Endpoint, Failure]]) -> Unreachable:
-            told = ", ".join(f"{each.name} ({failure})" for each, failure in failures)
+            causes = ", ".join(f"{each.name} ({failure})" for each, failure in failures)
             if all(str(failure) in HISTORY_WORDS for _, failure in failures):
                 error = Unreachable(
-                    f"the chain's RPC at {told} does not keep the state of the block that is asked for",
+                    f"the chain's RPC at {causes} does not keep the state of the block that is asked for",
                     "use an archive node; a local market keeps the latest states, and none of before its last start",
                 )
             else:
                 error = Unreachable(
-                    f"the chain's RPC at {told} does not answer",
+                    f"the chain's RPC at {causes} does not answer",
                     "start the node or check the URL; nothing is lost, what was sent is in the outbox",
                 )
             error.__cause__ = failures[-1][1]

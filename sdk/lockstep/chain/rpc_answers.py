@@ -42,15 +42,15 @@ _RETURNED = re.compile(r"(?:Reverted )?(0x(?:[0-9a-fA-F]{2})*)")
 
 def framed(data: bytes) -> Answer:
     """Parses an answer into the fields `jsonrpc`, `id` and either `result` or `error`. Raises Malformed."""
-    told = from_json(data, MAX_ANSWER_BYTES)
-    if not isinstance(told, dict):
+    parsed = from_json(data, MAX_ANSWER_BYTES)
+    if not isinstance(parsed, dict):
         raise Malformed("no JSON-RPC")
-    head = {"jsonrpc": "2.0", "id": told["id"] if type(told.get("id")) is int else 0}
-    if told.get("error") is not None:
-        return head | {"error": _error(told["error"])}
-    if "result" not in told:
+    head = {"jsonrpc": "2.0", "id": parsed["id"] if type(parsed.get("id")) is int else 0}
+    if parsed.get("error") is not None:
+        return head | {"error": _error(parsed["error"])}
+    if "result" not in parsed:
         raise Malformed("no JSON-RPC")
-    return head | {"result": told["result"]}
+    return head | {"result": parsed["result"]}
 
 
 def result(method: str, value: Any) -> Any:

@@ -43,7 +43,7 @@ class Delegate:
         named = party.contracts.vault.delegate_of(account)
         if named != party.address:
             raise UsageError(
-                f"{party.address} is not the delegate of {account}, which has {_told(named)}",
+                f"{party.address} is not the delegate of {account}, which has {_named_delegate(named)}",
                 hint=f"its owner says `lockstep worker owner delegate {party.address} --for {account}`",
             )
         self._account, self._tell = account, tell
@@ -131,5 +131,5 @@ class Delegate:
             raise Stopped
 
 
-def _told(delegate: Address) -> str:
+def _named_delegate(delegate: Address) -> str:
     return f"{delegate} as its delegate" if int(delegate, 16) else "none"

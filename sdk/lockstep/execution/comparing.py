@@ -75,7 +75,7 @@ def compare(shown: StepTrace, after: State, executable: Executable, exact: int =
     if not whole:
         sampled = differences(executable, shown.before, shown.context, shown.rows, Random(0))
         if sampled:
-            return Compared(False, _told(program, sampled[0]))
+            return Compared(False, _described(program, sampled[0]))
         return Compared(False, _of_state(shown, after))
     due = materialise(portable_of(program), list(shown.before), shown.context, shown.rows)
     wrong = _of_state(due, after)
@@ -94,7 +94,7 @@ def _of_op(due: StepTrace, shown: StepTrace, op: int) -> str:
     pair = (trace.made.arrays(frozenset({op}))[op] for trace in (due, shown))
     found = _first(op, *pair)
     if found is not None:
-        return _told(due.program, found)
+        return _described(due.program, found)
     return f"op {op} ({_named(due.program, op)}) is right on demand, and another where all ops are shown"
 
 
@@ -105,8 +105,8 @@ def _of_state(due: StepTrace, after: State) -> str:
         if alias.kind != Alias.OP_KIND or got is None or tensor_root(got) == root:
             continue
         found = _first(alias.index, due.made.arrays(frozenset({alias.index}))[alias.index], got)
-        told = "on demand it is as claimed" if found is None else _told(due.program, found)
-        return f"entry {k} of the state that a claim is made of differs: {told}"
+        difference = "on demand it is as claimed" if found is None else _described(due.program, found)
+        return f"entry {k} of the state that a claim is made of differs: {difference}"
     return ""
 
 
@@ -116,7 +116,7 @@ def _first(op: int, due: Array, got: Array) -> WrongWord | None:
     return None if not at.size else WrongWord(op, int(at[0]), *(int(x[at[0]]) for x in words))
 
 
-def _told(program: Program, d: WrongWord) -> str:
+def _described(program: Program, d: WrongWord) -> str:
     return f"op {d.op} ({_named(program, d.op)}), element {d.element} is {d.got:#010x} in place of {d.due:#010x}"
 
 

@@ -105,12 +105,12 @@ class Fusion:
             threading.Thread(target=self._quietly, args=(self._build,), name="lockstep-fuse", daemon=True).start()
 
     def _find_loops(self, everything: bool) -> None:
-        told = self._executor.loops()
-        work = sum(elements * len(instrs) for elements, _, instrs, _, _ in told)
+        described = self._executor.loops()
+        work = sum(elements * len(instrs) for elements, _, instrs, _, _ in described)
         if not everything and work < LEAST_WORK:
             return
         found, worth = {}, Counter[LoopExpression]()
-        for i, (elements, operands, instrs, results, streams) in enumerate(told):
+        for i, (elements, operands, instrs, results, streams) in enumerate(described):
             if everything or elements >= LEAST_ELEMENTS:
                 found[i] = LoopExpression(operands, instrs, results, streams)
                 worth[found[i]] += elements * len(instrs)

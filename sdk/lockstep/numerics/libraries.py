@@ -110,9 +110,9 @@ def _compile(recipe: BuildRecipe, room: Path, nice: bool) -> Path:
     behind += ["prlimit", f"--as={COMPILER_BYTES}"] if shutil.which("prlimit") else []
     folders = [f"-I{path.parent}" for path in recipe.headers]
     command = [*behind, *recipe.compiler.command, *recipe.flags, *folders, str(source), "-o", str(made)]
-    code, said = _run(command, room)
+    code, output = _run(command, room)
     if code != 0 or not made.exists():
-        last = said.strip().splitlines()[-1:] or [f"exit status {code}"]
+        last = output.strip().splitlines()[-1:] or [f"exit status {code}"]
         raise _uncompiled(recipe, _failed.setdefault(recipe.key, last[0]))
     return made
 
@@ -132,14 +132,14 @@ def _run(command: Sequence[str], room: Path) -> tuple[int, str]:
         return 127, str(error)
     _running.add(process)
     try:
-        _, said = process.communicate(timeout=BUILD_SECONDS)
+        _, output = process.communicate(timeout=BUILD_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         return 124, f"nothing after {BUILD_SECONDS} s"
     finally:
         _running.discard(process)
-    return process.returncode, said.decode(errors="replace")
+    return process.returncode, output.decode(errors="replace")
 
 
 @atexit.register

@@ -30,13 +30,13 @@ class Outage:
         self._clock = clock
         self._since: float | None = None
         self._pause = PAUSE_SECONDS[0]
-        self._told_at, self._wait = 0.0, TELL_SECONDS[0]
+        self._reported_at, self._wait = 0.0, TELL_SECONDS[0]
 
     def failed(self, error: LockstepError) -> float:
         """Records that the chain or the store did not answer; returns the seconds to wait before the next try."""
         now = self._clock()
         if self._since is None:
-            self._since, self._pause, self._told_at, self._wait = now, PAUSE_SECONDS[0], now, TELL_SECONDS[0]
+            self._since, self._pause, self._reported_at, self._wait = now, PAUSE_SECONDS[0], now, TELL_SECONDS[0]
             log.warning(
                 "the chain or the store does not answer: the process waits and retries",
                 code=error.code,
@@ -44,8 +44,8 @@ class Outage:
             )
             self._tell("unreachable", code=error.code, message=error.message)
             return self._pause
-        if now - self._told_at >= self._wait:
-            self._told_at, self._wait = now, min(2 * self._wait, TELL_SECONDS[1])
+        if now - self._reported_at >= self._wait:
+            self._reported_at, self._wait = now, min(2 * self._wait, TELL_SECONDS[1])
             log.warning(
                 "the chain or the store still does not answer: the process waits and retries",
                 seconds=round(now - self._since),

@@ -229,8 +229,8 @@ class Manifest:
             "root": bytes(self.root),
         }
         if self.tokenizer is not None:
-            said = {name: value for name, value in vars(self.tokenizer).items() if name != "control" or value}
-            node["tokenizer"] = {**said, "cid": link_of(self.tokenizer.cid)}
+            options = {name: value for name, value in vars(self.tokenizer).items() if name != "control" or value}
+            node["tokenizer"] = {**options, "cid": link_of(self.tokenizer.cid)}
         if self.form is not None:
             node["form"] = self.form.to_node()
         return node
@@ -248,8 +248,8 @@ class Manifest:
                 "form",
                 "install the job's release",
             )
-        told = fields.pop("tokenizer", None)
-        link = None if told is None else TokenizerLink(**told)
+        linked = fields.pop("tokenizer", None)
+        link = None if linked is None else TokenizerLink(**linked)
         return cls(shards=shards, root=root, tokenizer=link, form=form, **fields)
 
 

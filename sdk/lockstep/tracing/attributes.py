@@ -75,7 +75,7 @@ class _Left:
     """True if the value depends on data: a trace that reads it is refused."""
 
 
-_STANDING: dict[int, _Left] = {}
+_ACTIVE: dict[int, _Left] = {}
 """Attributes left by earlier traces, by the storages of their tensors; only while traces are in progress."""
 
 
@@ -94,7 +94,7 @@ class Attributes:
 
     def __exit__(self, *_error: object) -> None:
         for storage in self._storages:
-            _STANDING.pop(storage, None)
+            _ACTIVE.pop(storage, None)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -121,7 +121,7 @@ class Attributes:
                 left.holder[left.key] = left.value
             for x in tree_leaves(left.value):
                 if isinstance(x, torch.Tensor):
-                    _STANDING[x.untyped_storage()._cdata] = left
+                    _ACTIVE[x.untyped_storage()._cdata] = left
                     self._storages.append(x.untyped_storage()._cdata)
 
     def _note(self, holders: list[_Holder], known: KnownValues) -> None:
@@ -170,7 +170,7 @@ def _holds_fake(value: Any, depth: int) -> bool:
 
 def refuse_left(tensor: torch.Tensor) -> None:
     """Raises LoweringError if the graph reads a tensor that only the previous step could know."""
-    left = _STANDING.get(tensor.untyped_storage()._cdata)
+    left = _ACTIVE.get(tensor.untyped_storage()._cdata)
     if left is not None and left.refused:
         raise LoweringError(f"an attribute that the step before has left ({left.name})", hint=HINT)
     if left is None and isinstance(tensor, FakeTensor):

@@ -60,7 +60,7 @@ NO_VALUES = "buffers and frozen parameters are constants: training.parameters.wi
 
 _NAMED: ContextVar[tuple[torch.nn.Module, ...]] = ContextVar("named", default=())
 
-_TOLD: ContextVar[set[str] | None] = ContextVar("told", default=None)
+_WARNED: ContextVar[set[str] | None] = ContextVar("warned", default=None)
 
 
 @contextmanager
@@ -170,7 +170,9 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
         again: list[fx.GraphModule] = []
         found = draws.located(
             lambda: again.append(_captured(fn, examples, recorder)),
-            lambda frame: partial(_told, recorder.stack[-1] if recorder.stack else "", frame.f_code, frame.f_lineno),
+            lambda frame: partial(
+                _module_and_line, recorder.stack[-1] if recorder.stack else "", frame.f_code, frame.f_lineno
+            ),
         )
     # INVARIANT: a Program holds no number that the host drew.
     if found:
@@ -183,7 +185,7 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
     return again[0]
 
 
-def _told(module: str, code: CodeType, line: int) -> tuple[str, str]:
+def _module_and_line(module: str, code: CodeType, line: int) -> tuple[str, str]:
     return module, _line(code, line)
 
 
@@ -245,20 +247,20 @@ def _captured(
 @contextmanager
 def warning_once() -> Iterator[None]:
     """Deduplicates warnings across the traces inside this context."""
-    token = _TOLD.set(set())
+    token = _WARNED.set(set())
     try:
         yield
     finally:
-        _TOLD.reset(token)
+        _WARNED.reset(token)
 
 
 def warn_once(text: str) -> None:
     """Warns, unless an earlier trace in the same `warning_once` context gave this warning."""
-    told = _TOLD.get()
-    if told is None or text not in told:
+    warned = _WARNED.get()
+    if warned is None or text not in warned:
         warnings.warn(text, stacklevel=2)
-    if told is not None:
-        told.add(text)
+    if warned is not None:
+        warned.add(text)
 
 
 def _refuse_left(graph_module: fx.GraphModule) -> None:
@@ -370,7 +372,7 @@ def _explain(error: Exception, recorder: _Recorder, values: KnownValues) -> Lock
     if isinstance(error, LoweringError):
         what, hint = error.message, error.hint
     elif kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode") or (
-        any(told in str(error) for told in ("tracing tensor", "'_Unknown'", ".numpy() is not supported"))
+        any(text in str(error) for text in ("tracing tensor", "'_Unknown'", ".numpy() is not supported"))
     ):
         what = f"a value or shape that depends on data ({aten or 'aten._local_scalar_dense'})"
         hint = (

@@ -22,7 +22,7 @@ def hooked(leaves: Mapping[str, torch.Tensor], named: Iterable[tuple[str, torch.
     Raises UsageError, with the parameter's name, for a hook that needs `.grad`.
     """
     trained = {name: p for name, p in named if name in leaves}
-    standing = {p.untyped_storage()._cdata: (name, p) for name, p in trained.items()}
+    replaced = {p.untyped_storage()._cdata: (name, p) for name, p in trained.items()}
     for name, p in trained.items():
         # INVARIANT: a hook is part of the step, or its parameter is refused.
         if p._post_accumulate_grad_hooks:
@@ -36,21 +36,21 @@ def hooked(leaves: Mapping[str, torch.Tensor], named: Iterable[tuple[str, torch.
                 hint="hold its real view, torch.view_as_real, as the parameter: its hooks get what a step computes",
             )
         for hook in (p._backward_hooks or {}).values():
-            leaves[name].register_hook(_Standing(name, hook, standing, leaves))
+            leaves[name].register_hook(_RedirectedHook(name, hook, replaced, leaves))
 
 
-class _Standing(TorchDispatchMode):
+class _RedirectedHook(TorchDispatchMode):
     """A hook in which reads of a parameter are redirected to the traced leaf that replaces it."""
 
     def __init__(
         self,
         name: str,
         hook: Callable[[torch.Tensor], torch.Tensor | None],
-        standing: Mapping[int, tuple[str, torch.Tensor]],
+        replaced: Mapping[int, tuple[str, torch.Tensor]],
         leaves: Mapping[str, torch.Tensor],
     ) -> None:
         super().__init__()
-        self.name, self.hook, self.standing, self.leaves = name, hook, standing, leaves
+        self.name, self.hook, self.replaced, self.leaves = name, hook, replaced, leaves
 
     def __call__(self, grad: torch.Tensor) -> torch.Tensor | None:
         """Returns the hook's replacement of `grad`; None if the hook changes nothing."""
@@ -62,7 +62,7 @@ class _Standing(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _placed(self, x: torch.Tensor) -> torch.Tensor:
-        name, p = self.standing.get(x.untyped_storage()._cdata, ("", None))
+        name, p = self.replaced.get(x.untyped_storage()._cdata, ("", None))
         if p is None:
             return x
         # INVARIANT: no weight of the start is a constant of a step.

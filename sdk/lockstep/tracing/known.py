@@ -165,7 +165,7 @@ class KnownValues(TorchDispatchMode):
         """Returns the arguments of an operation on data, with constants rounded once and dtypes replaced by those of a
         Program.
         """
-        told = func is _A._to_copy.default
+        explicit = func is _A._to_copy.default
         floats = any(isinstance(x, torch.Tensor) and x.dtype == torch.float32 for x in leaves)
         found: list[Any] = []
         for x in leaves:
@@ -173,7 +173,7 @@ class KnownValues(TorchDispatchMode):
             if not _is_narrowed(x) or (isinstance(x, torch.Tensor) and not self.is_constant(x)):
                 found.append(x)
                 continue
-            if told or isinstance(x, torch.dtype) or (asked == torch.float64 and x.dim() > 0) or not floats:
+            if explicit or isinstance(x, torch.dtype) or (asked == torch.float64 and x.dim() > 0) or not floats:
                 self.note(f"{asked} is taken as {torch.float32}")
             found.append(torch.float32 if isinstance(x, torch.dtype) else _A._to_copy.default(x, dtype=torch.float32))
         return found

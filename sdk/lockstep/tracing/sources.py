@@ -49,12 +49,12 @@ class NamedFields(dict[str, torch.Tensor]):
 
     def __getitem__(self, name: Any) -> torch.Tensor:
         if not isinstance(name, str) or name not in self:
-            told = (
+            message = (
                 f"a field {name!r} that a row does not have"
                 if isinstance(name, str)
                 else "rows of fields as one tensor"
             )
-            raise LoweringError(told, hint=f"take a field by its name: a row has {', '.join(self)[:300]}")
+            raise LoweringError(message, hint=f"take a field by its name: a row has {', '.join(self)[:300]}")
         return super().__getitem__(name)
 
 

@@ -26,7 +26,7 @@ def main() -> None:
     """Runs as launcher: forks the other two processes, and ends when its parent or they end."""
     pipe = socket.socket(fileno=int(sys.argv[1]))
     (limits, folder, walls), _ = wire.ordered(pipe)
-    with _told(pipe):
+    with _reporting(pipe):
         lacking = confinement.unshare_namespaces() if walls else ["it is not walled in"]
         first = os.fork()
     if first == 0:
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 @contextmanager
-def _told(pipe: socket.socket) -> Iterator[None]:
+def _reporting(pipe: socket.socket) -> Iterator[None]:
     """Reports to the parent an error that the system raises in the block."""
     try:
         yield
@@ -66,7 +66,7 @@ def _outlive(first: int) -> None:
 def _as_first(
     pipe: socket.socket, limits: confinement.Allowance, folder: Any, lacking: list[str], *, walls: bool
 ) -> None:
-    with _told(pipe):
+    with _reporting(pipe):
         inmate = os.fork()
     if inmate == 0:
         confinement.die_with_parent()
@@ -97,7 +97,7 @@ def _as_inmate(
 
     if walls:
         counted = not lacking
-        with _told(pipe):
+        with _reporting(pipe):
             lacking = [*lacking, *confinement.set_rlimits(limits, counted=counted)]
             lacking += confinement.restrict_with_landlock(confinement.code_folders(), folder)
     wire.answer(pipe, {"ready": lacking})

@@ -65,7 +65,7 @@ SAYS = {
 """Errors that a child may report as its own; the store's errors come from the parent."""
 _WANTS: Reader[Any] = table({"want": one_of("block", "blob", "refresh"), "cid": text(256), "size": whole(0, 1 << 40)})
 _ERROR = table({"kinds": several(text(64), 16), "message": text(), "hint": text()})
-_SAID = either(
+_ANSWER = either(
     table({"done": anything}), either(table({"error": _ERROR}), _WANTS)
 )  # fmt: skip
 _READY = either(table({"ready": several(text(), 16)}), table({"refused": whole(0, 1 << 16)}))
@@ -219,7 +219,7 @@ class Box(Closing):
         self._store_error, until = None, time.monotonic() + seconds
         self._tell(until, verb=verb, given=given, seconds=seconds)
         while True:
-            said = _SAID(wire.answered(self._wire, until), "the answer")
+            said = _ANSWER(wire.answered(self._wire, until), "the answer")
             # INVARIANT: who has ended the child gets no result: it outlives its end by a moment, and may answer.
             if self._cancelled.is_set():
                 raise Cancelled
@@ -239,8 +239,8 @@ class Box(Closing):
         self._send_news([news.pop(0) for _ in range(len(news))], order, until)
 
     def _send_news(self, news: list[Any], order: dict[str, Any], until: float) -> None:
-        told = [(segment.number, segment.size, segment.memory is not None) for segment in news]
-        wire.order(self._wire, {"news": told, **order}, [segment.handle for segment in news], until)
+        described = [(segment.number, segment.size, segment.memory is not None) for segment in news]
+        wire.order(self._wire, {"news": described, **order}, [segment.handle for segment in news], until)
         # INVARIANT: however many tensors are kept, no open file is: a child started anew is given them anew.
         for segment in news:
             segment.shut()
@@ -292,8 +292,8 @@ class Box(Closing):
             return self._dead(f"it could not be given more memory: {on_one_line(message)}", Starved)
         if "MemoryError" in kinds:
             return self._dead(f"it wants more than {readable(self._limits.memory)} of memory")
-        said = next((SAYS[kind] for kind in kinds if kind in SAYS), LockstepError)
-        return said(on_one_line(message), on_one_line(hint))
+        kind_of_error = next((SAYS[kind] for kind in kinds if kind in SAYS), LockstepError)
+        return kind_of_error(on_one_line(message), on_one_line(hint))
 
     def _dead(self, why: str, kind: type[Crashed] = Crashed) -> LockstepError:
         self._kill()
@@ -338,8 +338,8 @@ def _missing() -> str:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    said = on_one_line(found.stderr.strip().rpartition("\n")[2])
-    return said if said.startswith("ModuleNotFoundError") else ""
+    reason = on_one_line(found.stderr.strip().rpartition("\n")[2])
+    return reason if reason.startswith("ModuleNotFoundError") else ""
 
 
 def _environment(place: str) -> dict[str, str]:

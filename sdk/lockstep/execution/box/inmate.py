@@ -65,19 +65,19 @@ class Inmate:
         """Executes orders until the parent closes the connection."""
         while True:
             try:
-                said, handles = wire.ordered(self._pipe)
+                order, handles = wire.ordered(self._pipe)
             except wire.Ended:
                 return
-            for (number, size, writes), handle in zip(said.get("news", ()), handles, strict=True):
+            for (number, size, writes), handle in zip(order.get("news", ()), handles, strict=True):
                 self._take(number, handle, size, writes)
-            for number in said.get("gone", ()):
+            for number in order.get("gone", ()):
                 self._memory.pop(number, None)
-            for root in said.get("rest", ()):
+            for root in order.get("rest", ()):
                 if root in self._ready:
                     self._ready[root].free_scratch()
-            if said.get("verb"):
-                confinement.busy_for(said["seconds"])
-                wire.answer(self._pipe, self._done(getattr(self, said["verb"]), said["given"]))
+            if order.get("verb"):
+                confinement.busy_for(order["seconds"])
+                wire.answer(self._pipe, self._done(getattr(self, order["verb"]), order["given"]))
 
     def _take(self, number: int, handle: int, size: int, writes: bool) -> None:
         try:
@@ -118,7 +118,7 @@ class Inmate:
     def estimate(self) -> dict[str, Any]:
         """Estimates the pace of a step from this machine's rates."""
         assert self._schedule is not None, "loaded before"
-        return _told(estimated(self._schedule, self._threads, self._path))
+        return _pace_fields(estimated(self._schedule, self._threads, self._path))
 
     def decode(self, cid: str, threads: int | None = None) -> dict[str, Any]:
         """Decodes and plans one more Program: a job's loss."""
@@ -145,7 +145,7 @@ class Inmate:
 
     def measure(self, require: capacity.Require, chain: capacity.ChainPace, role: footprint.Role) -> dict[str, Any]:
         """Measures the pace of the job. Raises Unfit."""
-        return _told(capacity.keep_up(self._furnished, require, chain, role))
+        return _pace_fields(capacity.keep_up(self._furnished, require, chain, role))
 
     def compare(self) -> dict[str, Any]:
         """Compares the job's results with an independent implementation. Raises WrongBits."""
@@ -222,7 +222,7 @@ class Inmate:
         np.copyto(array_at(self._memory[place.segment], place), array.reshape(place.shape))
 
 
-def _told(pace: capacity.Pace) -> dict[str, Any]:
+def _pace_fields(pace: capacity.Pace) -> dict[str, Any]:
     return {"step": pace.step, "shown": pace.shown, "merge": pace.merge}
 
 
@@ -279,10 +279,10 @@ class AskedStore(ContentStore):
 
     def _asked(self, what: dict[str, Any]) -> tuple[bytes, list[int]]:
         wire.answer(self._pipe, what)
-        said, handles = wire.ordered(self._pipe)
-        if isinstance(said, LockstepError):
-            raise said
-        return said, handles
+        answered, handles = wire.ordered(self._pipe)
+        if isinstance(answered, LockstepError):
+            raise answered
+        return answered, handles
 
 
 class AskedCache(BlobCache):
