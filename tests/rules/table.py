@@ -104,7 +104,7 @@ def opened(slot: int, r: int = 0, **changed: Any) -> Callable[[World], Any]:
 
 
 def receipts(*speakers: int, **said: Any) -> Callable[[World], Any]:
-    """Returns the argument of `attest`."""
+    """Returns signed receipts of these speakers, the argument of `attest`."""
     return lambda w: [w.receipt(who, **said) for who in speakers]
 
 

@@ -56,7 +56,7 @@ class Settings:
     rpc_check: str = field(default="", repr=False)
     """URLs, by commas, of a second provider that must agree with `rpc`; "": no check."""
     device: str = "auto"
-    """"auto", "cpu", "cuda:N" or "emulated"."""
+    """The device that computes: "auto", "cpu", "cuda:N" or "emulated"."""
     max_memory_mib: int = 0
     """The limit on the memory of a job that a worker joins; 0: the machine's."""
     max_stake: str = ""

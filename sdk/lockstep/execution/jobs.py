@@ -245,7 +245,9 @@ class Job:
         return executable if executable.shows else self._on_processor(program)
 
     def turn_to(self, program: Program | None) -> None:
-        """Releases memory that other Programs keep for their next run, before this one runs; None if none follows."""
+        """Releases the memory that other Programs keep for their next run, before `program` runs; None releases that of
+        all.
+        """
         for compiled in (self._compiled, self._processor):
             for root, executable in list(compiled.items()):
                 if program is None or root != program.root:

@@ -235,7 +235,7 @@ class PostPartials(Answer):
 
     call = "postPartials"
     words: bytes
-    """Big-endian, 4 bytes each."""
+    """The partials as big-endian words of 4 bytes each."""
 
 
 class PickPartial(Answer):
