@@ -1,4 +1,4 @@
-"""Random Programs on every way to run them: the bits of the slow executor, or what differs.
+"""Runs random Programs on every execution path, and compares their bits with the slow executor's.
 
     python -m tests.differ [--cases N | --seconds S] [--kinds layers,nets] [--few]         exit status 1 if any differs
     python -m tests.differ replay KIND:SEED | FILE [--device emulated|cuda:0]              one case, on all ways
@@ -23,11 +23,11 @@ from tests.differ.kinds import KINDS
 
 WHAT = ("run", "replay", "shrink", "planted", "sanitized", "small", "covered")
 SHRUNK = 5
-"""Failures that are made smaller; more are named alone."""
+"""Number of failures that are shrunk; further ones are only named."""
 
 
 def summary(found: Hunt) -> None:
-    """Tells how many cases there were of each kind."""
+    """Prints the number of cases of each kind."""
     counts = ", ".join(f"{count} of {kind}" for kind, count in sorted(found.cases.items()))
     total = sum(found.cases.values())
     rate = 60 * total / max(found.seconds, 1e-9)
@@ -36,7 +36,7 @@ def summary(found: Hunt) -> None:
 
 
 def shrink_all(failures: list[Failure], kernels: Path | None) -> None:
-    """Makes the first failures smaller, each in a process of its own."""
+    """Shrinks the first failures, each in a process of its own."""
     OUT.mkdir(parents=True, exist_ok=True)
     for failure in failures[:SHRUNK]:
         command = [sys.executable, "-m", "tests.differ", "shrink", failure.name]
@@ -45,7 +45,7 @@ def shrink_all(failures: list[Failure], kernels: Path | None) -> None:
 
 
 def main() -> int:
-    """Parses, runs, says."""
+    """Parses the arguments, runs, and prints the result."""
     parser = argparse.ArgumentParser(prog="python -m tests.differ")
     parser.add_argument(
         "what",

@@ -1,4 +1,4 @@
-"""Random Programs of all kinds of ops at all limits of the rules, with no regard to what a tracer writes."""
+"""Generates random Programs with all kinds of ops at all limits of the rules, regardless of what a tracer writes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ LEAST, LARGEST = -(2**31), 2**31 - 1
 EXTENTS = (1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 255, 256, 257, 300, 512, 1025)
 TERMS = (1, 1, 2, 3, 5, 8, 16, 17, 31, 48, 64, 100, 255, 256, 257, 512, 600, 1200)
 LONG = (65535, 65536, 65537, 66000)
-"""Terms around two levels of partials."""
+"""Numbers of terms around two levels of partials."""
 WIDE = 3000
-"""Elements of most tensors."""
+"""Number of elements of most tensors."""
 IMMEDIATES = (0, 1, 0x3F800000, 0xFFFFFFFF, 0x7FC00000, 0x80000000, 0x7F800000, 0xFF800000, 0x7F800001)
 
 
 class Anything:
-    """A list of ops that grows by one op at a time, each reading whatever is there."""
+    """A list of ops that grows by one op at a time; each reads any earlier tensor."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -76,7 +76,9 @@ class Anything:
     # --- views ------------------------------------------------------------------------------------------------------
 
     def source(self, dtype: int) -> tuple[Tag, int, int]:
-        """(tag, index, elements) of a tensor of that dtype: an op's, the newest most often, or a leaf."""
+        """Returns (tag, index, elements) of a tensor with that dtype: an op's output, most often a recent one, or a
+        leaf.
+        """
         made = [(Tag.OP, i, op.header.elements) for i, op in enumerate(self.ops) if op.dtype == dtype]
         if made and self.chance(0.75):
             return self.rng.choice(made[-5:] if self.chance(0.8) else made)
@@ -102,8 +104,11 @@ class Anything:
         beyond: int = 0,
         computed: bool = True,
     ) -> View | None:
-        """A view over `extents` inside a tensor; the last stride is one of `along`, all are whole units, and `beyond`
-        elements more are read behind each."""
+        """Returns a view over `extents` inside a tensor.
+
+        The last stride is one of `along`, all strides are whole units, and each position is followed by `beyond` more
+        elements that are read.
+        """
         if computed and self.chance(0.08):
             return self.iota(dtype, len(extents))
         for _ in range(60):
@@ -124,7 +129,7 @@ class Anything:
         return self.iota(dtype, len(extents)) if computed else None
 
     def strides(self, extents: Sequence[int], unit: int) -> list[int]:
-        """Axes in any order: side by side, repeated, overlapping, apart, backwards."""
+        """Returns strides of axes in any order: adjacent, repeated, overlapping, apart, reversed."""
         strides = [0] * len(extents)
         order = list(range(len(extents)))
         if self.chance(0.5):
@@ -218,7 +223,7 @@ class Anything:
         return Op(Kind.CONCAT, dtype, shape, tuple(views), p0=axis, sizes=tuple(sizes))
 
     def whole_concat(self, shape: tuple[int, ...]) -> Op | None:
-        """A concat of whole ops, or of one."""
+        """Returns a concat of whole ops, possibly of a single one."""
         fits = [i for i, op in enumerate(self.ops) if op.extents and op.header.elements <= 4000]
         if not fits:
             return None
@@ -244,7 +249,7 @@ class Anything:
         return Op(Kind.DRAW, I32, (self.rng.choice((1, 3, 40)), 5), (), p0=self.rng.getrandbits(32))
 
     def quant(self, shape: tuple[int, ...]) -> Op | None:
-        """Codes and scales of one view, or one of the two."""
+        """Adds codes and scales of one view, or one of the two."""
         words, k = (
             self.rng.choice((1, 1, 2, 4, 8, 16, 32, 64)),
             self.rng.choice((1, 3, 4, 5, 8, 16, 17, 33, 64, 100, 256, 257, 512)),
@@ -307,5 +312,5 @@ class Anything:
 
 
 def make(seed: int, name: str) -> Case | None:
-    """The case of a seed."""
+    """Returns the case of a seed."""
     return Anything(seed).case(name, seed)

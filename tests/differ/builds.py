@@ -1,4 +1,4 @@
-"""The kernels built once more, in a folder of their own: with changed lines, or with a CMake option."""
+"""Builds variants of the kernels in folders of their own: with changed lines, or with a CMake option."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ KERNELS = "sdk/lockstep/numerics/kernels"
 
 @dataclass(frozen=True)
 class Change:
-    """Text of a kernel's source and what stands in its place."""
+    """A text in a kernel's source and its replacement."""
 
     file: str
-    """In the folder of the kernels."""
+    """File name in the folder of the kernels."""
     before: str
     after: str
 
     def apply(self, source: str) -> str:
-        """The source with it; ValueError unless the text is there once."""
+        """Returns the changed source. Raises ValueError unless the text occurs exactly once."""
         if source.count(self.before) != 1:
             raise ValueError(f"{self.file} has {source.count(self.before)} times: {self.before}")
         return source.replace(self.before, self.after)
 
 
 def build(name: str, changes: Iterable[Change] = (), options: Iterable[str] = ()) -> Path:
-    """The extension of the kernels with these changes and CMake options, out of the folder of that name.
+    """Builds the kernels with these changes and CMake options, in the folder of that name; returns the extension's
+    path.
 
     Only files that changed since its last build are compiled.
     """

@@ -1,4 +1,4 @@
-"""A Program with a state for it: what is run on every way, kept in a file and made smaller."""
+"""A Program with a state: the unit that is run on every path, saved to a file, and shrunk."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from lockstep.storage.containers import decode_program, encode_program
 
 CONTEXT = StepContext(bytes(range(32)), round=3, slot=1, t=7)
 ROWS = 13
-"""Rows of the dataset."""
+"""Number of rows in the dataset."""
 STRANGE = np.array(
     [0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF, 0x7F800000, 0xFF800000, 0x80000000, 0, 1, 0x80000001,
      0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x3F800000], dtype=np.uint32,
 )  # fmt: skip
-"""NaNs quiet and signalling, infinities, zeros, subnormals, the largest and the least normal, one."""
+"""Special values: quiet and signalling NaNs, infinities, zeros, subnormals, the largest and least normal, one."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A Program and what it runs on."""
+    """A Program with its inputs."""
 
     name: str
-    """KIND:SEED, which makes it again."""
+    """Name KIND:SEED, from which the case can be regenerated."""
     program: Program
     state: tuple[Array | None, ...]
     dataset: Array | None
 
     @property
     def work(self) -> int:
-        """Elements of all ops, each as often as it has terms."""
+        """Total elements of all ops, each multiplied by its number of terms."""
         return sum(op.header.elements * max(1, op.k_terms, len(op.instrs)) for op in self.program.ops)
 
     def save(self, path: Path) -> None:
-        """Writes it as .npz: the Program as its container has it, and the arrays."""
+        """Writes the case as .npz: the Program as in its container, and the arrays."""
         beside: dict[str, Any] = {}
 
         def named(data: memoryview) -> str:
@@ -55,7 +55,7 @@ class Case:
 
     @staticmethod
     def load(path: Path) -> Case:
-        """The inverse of `save`."""
+        """Reads a file that `save` wrote."""
         with np.load(path) as found:
             program = decode_program(found["program"].tobytes())
             state = tuple(found.get(f"state_{k}") for k in range(len(program.inputs)))
@@ -63,7 +63,9 @@ class Case:
 
 
 def filled(name: str, program: Program, seed: int, manner: str = "") -> Case:
-    """The case of a Program with numbers of one manner: of all manners, by the seed, unless one is named."""
+    """Returns the case of a Program filled with numbers of one manner, or of all manners by the seed if none is
+    named.
+    """
     rng = np.random.default_rng(seed)
     manner = manner or ("normal", "normal", "strange", "large", "small", "words", "whole")[seed % 7]
     state = tuple(None if header is None else _entry(header, manner, rng) for header in program.inputs)
@@ -92,7 +94,7 @@ def _entry(header: TensorHeader, manner: str, rng: np.random.Generator) -> Array
 
 
 def counted(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """The ops with their cumulative elements."""
+    """Returns the ops with cumulative elements."""
     total, found = 0, []
     for op in ops:
         total += op.header.elements
@@ -107,7 +109,9 @@ def finished(
     shown: Sequence[int] = (),
     others: Sequence[Alias] = (),
 ) -> Program:
-    """The Program of these ops whose outputs are those that nothing reads and those in `shown`, flat, then `others`."""
+    """Returns the Program of these ops; its outputs are the ops that nothing reads, those in `shown`, flat, and
+    `others`.
+    """
     ops = list(ops)
     read = {view.index for op in ops for view in op.views if view.tag == Tag.OP}
     outputs = []
@@ -121,7 +125,7 @@ def finished(
 
 
 def padded(entries: Sequence[Any], empty: Any) -> tuple[Any, ...]:
-    """Entries of a state, to the next power of two."""
+    """Pads the entries of a state to the next power of two."""
     width = 1
     while width < len(entries):
         width *= 2

@@ -1,4 +1,4 @@
-"""Programs of the other kinds with a few fields changed: views, extents, opcodes, modes, parts, what is shown."""
+"""Mutates Programs of other kinds in a few fields: views, extents, opcodes, modes, parts, outputs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.differ import layers, traced
 from tests.differ.case import Case, filled, finished
 
 TRACED = 96
-"""Traced Programs that are changed: the first seeds of that kind."""
+"""Number of traced Programs that are mutated: the first seeds of that kind."""
 MOST = 20_000_000
-"""Work of a case."""
+"""Most work of a case."""
 
 
 def changed(program: Program, rng: random.Random) -> Program:
-    """The Program with one to three fields changed, whether or not it is still valid."""
+    """Returns the Program with one to three changed fields, valid or not."""
     ops = list(program.ops)
     shown: list[int] = [a.index for a in program.outputs if a.kind == Alias.OP_KIND]
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -93,7 +93,7 @@ def _other_view(op: Op, i: int, rng: random.Random) -> Op:
 
 
 def make(seed: int, name: str) -> Case | None:
-    """The case of a seed: a traced Program or one of layers, changed."""
+    """Returns the case of a seed: a mutated Program of the kinds traced or layers."""
     rng = random.Random(seed)
     base: Case | None
     if rng.random() < 0.5:

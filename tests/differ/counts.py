@@ -1,7 +1,7 @@
-"""Lines and branches of a build with `--coverage`, out of the files that gcc 12 or later writes: .gcno and .gcda.
+"""Computes line and branch coverage of a `--coverage` build from the .gcno and .gcda files of gcc 12 or later.
 
-What gcov prints takes for branches what none of our conditions decides. Of each block of machine code that ends in more
-than one way, these are left out, and nothing else:
+gcov counts branches that no condition in the sources decides. Of the blocks of machine code with several exits, exactly
+these are left out:
 
 - a call that may throw: that it returns and that it throws are no branches;
 - what only an exception reaches: the clean-up of what goes out of scope, the choice of a handler and what that does;
@@ -23,7 +23,7 @@ ENTRY, EXIT = 0, 1
 
 @dataclass
 class Arc:
-    """A way from one block to the next."""
+    """An edge between two blocks."""
 
     begin: int
     end: int
@@ -33,7 +33,7 @@ class Arc:
 
 @dataclass
 class Function:
-    """Blocks of machine code, and the lines that they were made of."""
+    """Blocks of machine code, and the source lines that they belong to."""
 
     start: tuple[int, int] = (0, 0)
     artificial: bool = False
@@ -41,14 +41,14 @@ class Function:
     lines: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
 
     def ends(self) -> dict[int, list[Arc]]:
-        """The arcs out of each block."""
+        """Returns the edges out of each block."""
         found: dict[int, list[Arc]] = defaultdict(list)
         for arc in self.arcs:
             found[arc.begin].append(arc)
         return found
 
     def solve(self) -> None:
-        """Counts of all arcs from those that were counted: as often as a block is entered it is left."""
+        """Computes the counts of all edges from the recorded ones: a block is entered as often as it is left."""
         into: dict[int, list[Arc]] = defaultdict(list)
         for arc in self.arcs:
             into[arc.end].append(arc)
@@ -66,7 +66,7 @@ class Function:
                 raise ValueError("the counts of a function do not tell how often each arc was taken")
 
     def usual(self) -> set[int]:
-        """The blocks that are reached without an exception."""
+        """Returns the blocks that are reached without an exception."""
         out, found, todo = self.ends(), {ENTRY}, [ENTRY]
         while todo:
             arcs = out[todo.pop()]
@@ -79,7 +79,7 @@ class Function:
         return found
 
     def branches(self) -> Iterator[tuple[str, int, list[int]]]:
-        """(file, line, how often it ended in each way) of the blocks with more than one way to end."""
+        """Yields (file, line, count of each exit) of the blocks with more than one exit."""
         out, usual = self.ends(), self.usual()
         for block in sorted(usual):
             if any(a.flags & FAKE for a in out[block]) or len(out[block]) < 2 or not self.lines.get(block):
@@ -87,7 +87,7 @@ class Function:
             yield *self.lines[block][-1], [arc.count or 0 for arc in out[block]]
 
     def executed(self) -> Iterator[tuple[str, int, int]]:
-        """(file, line, count) of each line of each block."""
+        """Yields (file, line, count) for each line of each block."""
         times: dict[int, int] = defaultdict(int)
         for arc in self.arcs:
             times[arc.end if arc.end != EXIT else -1] += arc.count or 0
@@ -97,7 +97,7 @@ class Function:
 
 
 class Bytes:
-    """Numbers and strings, one behind the other."""
+    """A reader of consecutive numbers and strings."""
 
     def __init__(self, path: Path) -> None:
         self.data, self.at = path.read_bytes(), 0
@@ -112,7 +112,7 @@ class Bytes:
         return self.data[self.at - length : self.at].rstrip(b"\0").decode()
 
     def records(self) -> Iterator[tuple[int, int]]:
-        """(tag, length) of each record; what its reader leaves of it is passed over."""
+        """Yields (tag, length) of each record; bytes that its reader has not consumed are skipped."""
         while self.at + 8 <= len(self.data):
             tag, length = self.word(), struct.unpack("<i", struct.pack("<I", self.word()))[0]
             if tag == 0:
@@ -123,7 +123,7 @@ class Bytes:
 
 
 def functions(notes: Path) -> list[Function]:
-    """The functions of a source with what was counted of them."""
+    """Returns the functions of a source with their counts."""
     given = Bytes(notes)
     given.at = 16
     given.string()
@@ -171,14 +171,17 @@ def functions(notes: Path) -> list[Function]:
 
 @dataclass
 class Counts:
-    """Of one source: how often each line ran, and how often each of its branches was taken."""
+    """Coverage of one source: executions of each line and each branch."""
 
     lines: dict[int, int] = field(default_factory=dict)
     branches: dict[tuple[int, tuple[int, int], int, int], int] = field(default_factory=dict)
-    """By line, function, block of the function on that line, and way. Instances of a template are one function."""
+    """Counts by line, function, block within the function on that line, and exit.
+
+    Instances of a template count as one function.
+    """
 
     def missing(self) -> dict[int, list[str]]:
-        """Lines with a branch that was never taken, and how often each of the line's branches was."""
+        """Returns the lines with a branch that was never taken, with the counts of the line's branches."""
         found: dict[int, list[str]] = defaultdict(list)
         for (line, *_), count in sorted(self.branches.items()):
             found[line].append(str(count))
@@ -186,7 +189,7 @@ class Counts:
 
 
 def counts_of(notes: Iterable[Path], file: str) -> Counts:
-    """The sum over several builds of the source of that name, with folders or without."""
+    """Returns the sum over several builds for the source of that name, with or without folders."""
     found = Counts()
     for path in notes:
         for function in functions(path):

@@ -1,4 +1,6 @@
-"""Branches of the planner's sources that no case can take, each with what rules it out; a covered run states them."""
+"""Branches of the planner's sources that no case can take, with the reason; a covered run compares them with its
+counts.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from tests.differ.counts import Counts
 
 @dataclass(frozen=True)
 class Explained:
-    """Ways out of a line that nothing takes."""
+    """Exits of a line that are never taken."""
 
     file: str
     text: str
-    """What stands there once and ends in the line."""
+    """A text that occurs once in the source and ends in the line."""
     branches: int
     why: str
 
     def line(self, source: str) -> int:
-        """The number of its line."""
+        """Returns the number of the line."""
         return source[: source.index(self.text) + len(self.text)].count("\n") + 1
 
 
@@ -272,7 +274,7 @@ EXPLAINED = (
 
 @dataclass(frozen=True)
 class Reached:
-    """Branches of a source: taken, explained, and all."""
+    """Number of branches of a source: taken, explained, and all."""
 
     taken: int = 0
     explained: int = 0
@@ -288,7 +290,9 @@ class Reached:
 
 
 def reached(counts: Counts, file: str) -> tuple[Reached, list[str]]:
-    """Counts of a source's branches, and its lines with one that is neither taken nor explained, or that is both."""
+    """Compares a source's counts with the explanations; returns the result and the lines with an unexplained branch, or
+    a taken explained one.
+    """
     source = (ROOT / KERNELS / file).read_text()
     text = source.splitlines()
     due_at: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Programs of tensors of up to 2^31 - 1 elements, which are planned and never run."""
+"""Generates Programs with tensors of up to 2^31 - 1 elements, which are planned and never run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXTENTS = (1, 1, 1, 2, 3, 8, 64, 256, 1 << 10, 1 << 14, 1 << 16, 1 << 20, 1 << 2
 
 
 class Huge(Anything):
-    """As the other one, at the limits of extents, terms and totals."""
+    """A generator like `Anything`, at the limits of extents, terms and totals."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -45,7 +45,7 @@ class Huge(Anything):
         return None if None in views else replace(op, k_extents=(k,), views=tuple(v for v in views if v is not None))
 
     def chained(self) -> None:
-        """Sums each of which reads one element of the one before: much work for few bytes."""
+        """Adds sums that each read one element of the previous one: much work for few bytes."""
         for _ in range(self.rng.choice((20, 300))):
             source = self.view(F32, (LARGEST, 1 << 24), along=(0,), computed=False)
             if source is not None:
@@ -53,7 +53,7 @@ class Huge(Anything):
                 self.ops.append(Op(Kind.FOLD, F32, (LARGEST,), (view,), (1 << 24,), Fold.SUM))
 
     def case(self, name: str, seed: int) -> Case | None:
-        """A Program without a state: nobody runs it."""
+        """Returns a Program without a state, because it is never run."""
         if self.chance(0.03):
             self.chained()
         for _ in range(self.rng.choice((1, 2, 4, 8, 16))):
@@ -77,7 +77,7 @@ class Huge(Anything):
 
 
 def make(seed: int, name: str) -> Case | None:
-    """The case of a seed; None where a view lies beyond what a Program's bytes can say."""
+    """Returns the case of a seed; None if a view exceeds what a Program can encode."""
     case = Huge(seed).case(name, seed)
     try:
         return case if case is None or case.program.descriptors else None

@@ -1,4 +1,4 @@
-"""Cases by the thousand, in processes that may die: what failed, and how many there were."""
+"""Runs thousands of cases in processes that may crash; counts cases and collects failures."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from tests.differ.trial import EQUAL, NOTHING
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "out/differ"
 MOST_SECONDS = 300.0
-"""Processor time of one case; after that it hangs."""
+"""Time limit of one case in processor seconds; a longer case counts as hung."""
 MOST_WAITING = 3600.0
-"""Seconds of one case, however busy the machine is."""
+"""Time limit of one case in seconds on a busy machine."""
 ENVIRONMENT = {"MALLOC_PERTURB_": "128", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": "1"}
-"""Memory is never 0 when it is allocated, nor what it was once it is freed; threads that wait leave the processor."""
+"""Environment in which allocated and freed memory is overwritten, and waiting threads release the processor."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that did not give the bits."""
+    """A case with wrong bits."""
 
     name: str
     said: str
     """The difference, or how the process ended."""
     after: float
-    """Seconds since the hunt began."""
+    """Seconds since the start of the run."""
 
 
 @dataclass
 class Hunt:
-    """The outcome of a run."""
+    """Result of a run."""
 
     cases: Counter[str] = field(default_factory=Counter)
-    """By kind."""
+    """Number of cases by kind."""
     failures: list[Failure] = field(default_factory=list)
     seconds: float = 0
     after: int = 0
-    """The number from which to go on: all cases before it have run."""
+    """Number of the case at which a further run continues: all earlier ones have run."""
 
 
 class Worker:
-    """One process and what it was last heard to do."""
+    """One process, with the case that it last reported."""
 
     def __init__(self, command: list[str], environment: dict[str, str], at: int, heard: Queue[tuple[Worker, str]]):
         self.at, self.name, self.began, self.spent, self.killed = at, "", 0.0, 0.0, False
@@ -76,11 +76,11 @@ class Worker:
             self.complaints = [*self.complaints[-200:], line.rstrip()]
 
     def begin(self, at: int, name: str) -> None:
-        """Its next case."""
+        """Records the next case of the process."""
         self.at, self.name, self.began, self.spent = at, name, time.monotonic(), self._processor_time()
 
     def kill_if_late(self) -> None:
-        """Ends the process if it is at one case for too long."""
+        """Kills the process if it takes too long for one case."""
         busy, passed = self._processor_time() - self.spent, time.monotonic() - self.began
         if self.name and (busy > MOST_SECONDS or passed > MOST_WAITING):
             self.killed = True
@@ -94,7 +94,7 @@ class Worker:
         return float(taken.user + taken.system + taken.children_user + taken.children_system)
 
     def ending(self) -> str:
-        """Tells how the process ended."""
+        """Describes how the process ended."""
         code = self.process.wait()
         self._complaining.join(5)
         said = [line for line in self.complaints if line.strip()]
@@ -115,10 +115,10 @@ def hunt(
     first: int = 0,
     told: Callable[[Failure], None] = lambda failure: None,
 ) -> Hunt:
-    """Runs cases of these kinds until there were so many, or for so long, or until so many failed, or until Ctrl-C."""
+    """Runs cases of these kinds until a number of cases, seconds or failures is reached, or Ctrl-C."""
     began, found, heard = time.monotonic(), Hunt(), Queue[tuple[Worker, str]]()
     deadline = began + seconds if seconds is not None else float("inf")
-    # A measurement of the caller's coverage is not for these processes.
+    # The caller's coverage measurement does not extend to these processes.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     around = kept | ENVIRONMENT | (environment or {})
 

@@ -1,4 +1,4 @@
-"""The kinds of cases: each makes a Program and a state from a seed, the same ones in every run."""
+"""Kinds of cases: each generates a Program and a state from a seed, reproducibly."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.unit.numerics import test_fusion_random
 
 @dataclass(frozen=True)
 class Kind:
-    """A generator."""
+    """A generator of cases."""
 
     make: Callable[[int, str], Case | None]
-    """(seed, name) -> a case; None where the seed gives none."""
+    """Maps (seed, name) to a case; None if the seed gives none."""
     share: int
-    """Its part of a run's cases, beside the other kinds' shares."""
+    """Weight of the kind among the cases of a run."""
 
 
 UNRULED = ("strips", "unruled")
-"""Those run, though a game about some of them would break a rule."""
+"""Kinds that run although a game about some of their cases would break a rule."""
 
 
 def _strips(seed: int, name: str) -> Case | None:
@@ -46,7 +46,7 @@ KINDS: dict[str, Kind] = {
 
 
 def names(kinds: list[str], first: int, count: int) -> list[str]:
-    """Cases number `first` to `first + count` of a run over these kinds, by turns as their shares are."""
+    """Returns the names of cases `first` to `first + count` of a run, with kinds in turn by weight."""
     turn = [name for share in range(max(KINDS[k].share for k in kinds)) for name in kinds if KINDS[name].share > share]
     found = []
     for i in range(first, first + count):
@@ -56,7 +56,7 @@ def names(kinds: list[str], first: int, count: int) -> list[str]:
 
 
 def made(name: str) -> Case | None:
-    """The case of a name; None where its seed gives none, or a Program that breaks a rule."""
+    """Returns the case of a name; None if its seed gives none, or a Program that breaks a rule."""
     kind, _, seed = name.partition(":")
     case = KINDS[kind].make(int(seed), name)
     if case is None or kind in UNRULED:

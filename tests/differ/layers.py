@@ -1,7 +1,7 @@
-"""Random Programs in the forms that the tracer writes: layers, their gradients and an update, without torch.
+"""Generates random Programs in the tracer's forms (layers, their gradients and an update) without torch.
 
-A product takes any axes of its operands as batch, rows or terms; where these do not lie as a fold wants them, a copy
-transposes them first. An axis may be read as windows: two axes, places and taps, that overlap.
+A product uses any axes of its operands as batch, rows or terms; if their layout does not suit a fold, a copy transposes
+them first. An axis may be read as overlapping windows: two axes, positions and taps.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from lockstep.protocol.programs.program import F32, I32, STOCHASTIC, Alias, Tag
 from tests.differ.case import Case, filled, finished
 
 WORDS = 1 << 14
-"""Length of each state tensor of floats."""
+"""Length of each float state tensor."""
 ENTRIES = 3
 MOST = 1 << 15
-"""Elements of a tensor."""
+"""Most elements of a tensor."""
 MOST_TERMS = 1 << 19
-"""Multiplications of a product; one in ten has up to four times as many, which threads share."""
+"""Most multiplications of a product; one in ten products has up to four times as many, shared by threads."""
 EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 8, 9, 12, 15, 16, 17, 24, 32, 33)
 TERMS = (1, 2, 16, 64, 100, 128, 144, 255, 256, 257, 300, 512, 513, 600)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a view of a tensor, and its part in a product."""
+    """One axis of a view of a tensor, and its role in a product."""
 
     extent: int
     stride: int
     role: str
-    """batch, row or term."""
+    """Role: batch, row or term."""
     name: int
-    """Equal in both operands of a product, where the axis is of both."""
+    """Number of the axis, equal in both operands if they share it."""
 
 
 class Layers:
-    """A Program under construction: what is there to read, and what each step adds to it."""
+    """A Program under construction: the available tensors, and methods that add ops."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -48,7 +48,7 @@ class Layers:
         self.most = MOST_TERMS * (4 if self.rng.random() < 0.1 else 1)
         self.streams = 0
         self.integers = self.rng.random() < 0.3
-        """The chance that a product is one of codes is high."""
+        """True if most products are products of codes."""
 
     # --- what is read -----------------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ class Layers:
         return self.rng.random() < p
 
     def leaf(self, shape: Sequence[int]) -> Tensor:
-        """A parameter, as it lies in the state or after a map."""
+        """Returns a parameter, directly from the state or after a map."""
         n = prod(shape)
         if n > WORDS:
             row = self.leaf(shape[1:]) if n > shape[0] else self.leaf((1,))
@@ -72,7 +72,7 @@ class Layers:
         return self.b.map(shape, [x, word], lambda e, v, w: self.rng.choice((e.fadd, e.fmax))(v, w), dtype=F32)
 
     def any(self) -> Tensor:
-        """A tensor that is there, the newest most often."""
+        """Returns an available tensor, most often a recent one."""
         if not self.pool or self.chance(0.15):
             self.add(self.fresh())
         return self.rng.choice(self.pool[-3:] if self.chance(0.7) else self.pool)
@@ -83,13 +83,13 @@ class Layers:
         for _ in range(rank):
             room = 6000 // prod(shape)
             shape.append(min(room, self.rng.choice(EXTENTS)))
-        if self.chance(0.4):  # the terms of a product are many
+        if self.chance(0.4):  # the product has many terms
             at = self.rng.randrange(rank)
             shape[at] = max(1, min(12000 // (prod(shape) // shape[at]), self.rng.choice(TERMS)))
         return self.leaf(shape)
 
     def like(self, shape: Sequence[int]) -> Tensor:
-        """A tensor of a shape: one that is there, or a new one."""
+        """Returns a tensor of the given shape, an available or a new one."""
         found = [t for t in self.pool if t.shape == tuple(shape)]
         return self.rng.choice(found) if found and self.chance(0.7) else self.leaf(shape)
 
@@ -98,13 +98,13 @@ class Layers:
         return tensor
 
     def copied(self, x: Tensor) -> Tensor:
-        """The view as a tensor of its own."""
+        """Copies a view to a tensor of its own."""
         return self.b.map(x.shape, [x])
 
     # --- products ---------------------------------------------------------------------------------------------------
 
     def cut(self, x: Tensor) -> list[tuple[int, int]]:
-        """(extent, stride) of a view's axes: some of them cut, read as windows, backwards, or in part."""
+        """Returns (extent, stride) of a view's axes, some of them split, read as windows, reversed, or partial."""
         axes: list[tuple[int, int]] = []
         for extent, stride in zip(x.shape, x.strides, strict=True):
             roll = self.rng.random()
@@ -127,7 +127,7 @@ class Layers:
         return axes
 
     def flipped(self, x: Tensor) -> Tensor:
-        """The tensor with some axes backwards or in part."""
+        """Returns the tensor with some axes reversed or partial."""
         offset, strides, shape = x.offset, list(x.strides), list(x.shape)
         for axis, extent in enumerate(shape):
             roll = self.rng.random()
@@ -140,7 +140,7 @@ class Layers:
         return replace(x, offset=offset, shape=tuple(shape), strides=tuple(strides))
 
     def product(self) -> None:
-        """A sum of products over some axes of two tensors, with copies where they do not lie as it wants them."""
+        """Adds a sum of products over some axes of two tensors, with copies where the layout requires them."""
         a = self.any()
         if self.chance(0.25):
             a = self.flipped(a)
@@ -166,7 +166,8 @@ class Layers:
         self.rng.shuffle(axes)
         b = self.like([x.extent for x in axes])
         right = [replace(x, stride=s) for x, s in zip(axes, b.strides, strict=True)]
-        # Windows of the second operand are of the first one's kind: its axis is longer than what is read of it.
+        # Windows of the second operand have the same form as the first's: the axis is longer than the part that is
+        # read.
         if self.chance(0.15) and len(axes) >= 2:
             right, b = self.windows(axes)
         order = [*batch, *(x for x in left if x.role == "row"), *own]
@@ -199,7 +200,7 @@ class Layers:
         self.add(result)
 
     def convolution(self) -> None:
-        """A convolution of an image, perhaps padded, and its gradients: by the weight, and by the image."""
+        """Adds a convolution of an image, perhaps padded, with its gradients by weight and image."""
         pick = self.rng.choice
         batch, inputs, outputs = (
             pick((1, 1, 2, 3, 5)),
@@ -233,12 +234,12 @@ class Layers:
             return
         self.add(y)
         if self.chance(0.5):
-            # The gradient by the weight: terms are images and places.
+            # Gradient of the weight: the terms are images and positions.
             g = self.copied(y.permute(1, 0, 2)).reshape(outputs, batch * places)
             turned = self.copied(seen.permute(3, 4, 5, 0, 1, 2)).reshape(k, batch * places)
             self.add(self.b.dot(g.unsqueeze(1), turned.unsqueeze(0)))
         if self.chance(0.3) and step == 1 and dilation == 1:
-            # The gradient by the image: the weight backwards, windows of the padded gradient.
+            # Gradient of the image: the reversed weight over windows of the padded gradient.
             last = kernel - 1
             g = y.reshape(batch, outputs, high, wide)
             for axis in (2, 3) if last else ():
@@ -257,7 +258,7 @@ class Layers:
                 self.add(self.b.dot(self.copied(back).reshape(1, inputs, 1, outputs * kernel**2), windows.unsqueeze(1)))
 
     def attention(self) -> None:
-        """Softmax attention as the tracer writes it: scores, a mask, probabilities, values; perhaps a gradient."""
+        """Adds softmax attention in the tracer's form: scores, mask, probabilities, values; perhaps a gradient."""
         pick = self.rng.choice
         batch, heads, steps, size = (
             pick((1, 1, 2, 3)),
@@ -266,7 +267,7 @@ class Layers:
             pick((2, 3, 4, 8)),
         )
         codes = self.chance(0.5 if self.integers else 0.1)
-        if codes and self.chance(0.3):  # enough batches, and words of each, that they are taken one by one
+        if codes and self.chance(0.3):  # enough batches, and words in each, for processing batches one by one
             batch, heads, steps, size = pick(((2, 4, 64, 4), (1, 8, 70, 4), (3, 3, 65, 8)))
         elif batch * heads * steps * max(size, steps) > MOST:
             return
@@ -277,7 +278,7 @@ class Layers:
         )
         q = packed.permute(0, 2, 1, 3)
         k, v = (self.like((batch, steps, heads, size)).permute(0, 2, 1, 3) for _ in range(2))
-        if self.chance(0.2):  # heads that share their keys
+        if self.chance(0.2):  # heads that share keys
             k, v = (t.slice(1, 0, 1).expand(batch, heads, steps, size) for t in (k, v))
         shape = (batch, heads, steps, steps)
         words = pick((1, 2, 16))
@@ -305,7 +306,7 @@ class Layers:
         p = self.b.map(shape, [e, self.b.sum(e).unsqueeze(3)], lambda e, x, t: e.fdiv(x, t), dtype=F32)
         turned = self.copied(v.permute(0, 1, 3, 2))
         if codes and self.chance(0.7):
-            if self.chance(0.2):  # batches in another order than they are made in
+            if self.chance(0.2):  # batches in another order than computed
                 p, turned = (
                     replace(
                         t,
@@ -342,7 +343,7 @@ class Layers:
             )
 
     def shared(self) -> None:
-        """A product of enough rows and terms that several threads share it."""
+        """Adds a product with enough rows and terms to be shared by several threads."""
         rows, columns, k = (
             self.rng.choice((120, 200, 301)),
             self.rng.choice((17, 40, 96)),
@@ -357,7 +358,7 @@ class Layers:
         self.add(self.b.dot(a.unsqueeze(1), b.unsqueeze(0)))
 
     def windows(self, axes: list[Axis]) -> tuple[list[Axis], Tensor]:
-        """A second operand two of whose axes overlap in one axis of a tensor."""
+        """Returns a second operand of which two axes overlap in one axis of a tensor."""
         at = self.rng.randrange(len(axes) - 1)
         step, dilation = self.rng.choice((1, 1, 2)), self.rng.choice((1, 1, 2))
         places, taps = axes[at], axes[at + 1]
@@ -372,7 +373,7 @@ class Layers:
         return [replace(x, stride=s) for x, s in zip(axes, strides, strict=True)], b
 
     def operand(self, tensor: Tensor, rows: list[Axis], terms: list[Axis], quantised: bool) -> Tensor:
-        """[rows..., K] of a tensor, by a copy unless its terms follow each other."""
+        """Returns [rows..., K] of a tensor, by a copy unless its terms are contiguous."""
         k = prod(x.extent for x in terms)
         stride, lies = 1, True
         for x in reversed([x for x in terms if x.extent > 1]):
@@ -385,7 +386,7 @@ class Layers:
         view = replace(tensor, shape=tuple(x.extent for x in axes), strides=tuple(x.stride for x in axes))
         reach = view.offset + sum(max(0, s) * (e - 1) for s, e in zip(view.strides, view.shape, strict=True))
         if view.tag == Tag.STATE and reach + 1 < WORDS and len(view.shape) < 8 and self.chance(0.2):
-            # A part of a copy: what is read of it begins behind its first element.
+            # Part of a copy: reading starts after its first element.
             both = replace(view, shape=(2, *view.shape), strides=(1, *view.strides))
             whole = self.copied(both).reshape(2, prod(shape) * k).slice(0, 1, 2)
             return replace(whole, shape=(*shape, k), strides=row_major((*shape, k)))
@@ -400,7 +401,7 @@ class Layers:
         return copy.reshape(*shape, k)
 
     def spread(self, x: Tensor, mine: list[Axis], order: list[Axis]) -> Tensor:
-        """The operand over all axes of the output."""
+        """Expands the operand over all axes of the output."""
         strides = {axis.name: stride for axis, stride in zip(mine, x.strides, strict=False)}
         return replace(
             x,
@@ -409,7 +410,7 @@ class Layers:
         )
 
     def merged(self, extents: list[int], full: list[Tensor]) -> tuple[list[int], list[Tensor]] | None:
-        """The same product with two neighbouring axes as one, where both operands' strides allow it."""
+        """Merges two neighbouring axes of a product where both operands' strides allow it."""
         for at in range(len(extents) - 1):
             if all(t.strides[at] == t.strides[at + 1] * extents[at + 1] for t in full):
                 whole = [*extents[:at], extents[at] * extents[at + 1], *extents[at + 2 :]]
@@ -421,7 +422,7 @@ class Layers:
         return None
 
     def codes(self, order: list[Axis], sides: list[tuple[Tensor, list[Axis]]]) -> None:
-        """The product as one of codes, with one limb or two."""
+        """Adds the product as one of codes, with one limb or two."""
         words, power, limbs = self.rng.choice((1, 2, 4, 8, 16, 64, 64)), self.chance(0.1), self.chance(0.4)
         found = []
         for x, mine in sides:
@@ -459,8 +460,8 @@ class Layers:
         return [high, self.b.quant(self.rest(x, high), words, stream, power)]
 
     def rest(self, x: Tensor, q: Quantised) -> Tensor:
-        """x - codes x scales, as the tracer writes it; K is whole groups."""
-        if self.chance(0.15):  # of another tensor: no second limb, though it has the form of one
+        """Adds x - codes x scales in the tracer's form; K is a whole number of groups."""
+        if self.chance(0.15):  # of another tensor: not a second limb, although it has the form of one
             x = self.like(x.shape)
         lead = x.shape[:-1]
         shape = (*lead, q.groups, q.words, 4)
@@ -480,7 +481,7 @@ class Layers:
     # --- maps, folds, joins -----------------------------------------------------------------------------------------
 
     def expression(self, operands: int) -> Callable[..., None]:
-        """A short expression of that many registers, of what layers and optimizers use."""
+        """Returns a short expression over so many registers, as in layers and optimizers."""
         rng = self.rng
 
         def build(e: Expression, *registers: int) -> None:
@@ -505,7 +506,7 @@ class Layers:
         return build
 
     def pointwise(self) -> None:
-        """A map of a tensor with others, broadcast or whole."""
+        """Adds a map of a tensor with others, broadcast or whole."""
         x = self.any()
         if self.chance(0.15):
             x = self.flipped(x)
@@ -522,7 +523,7 @@ class Layers:
         self.add(self.b.map(x.shape, operands, self.expression(len(operands)), dtype=F32))
 
     def mask(self) -> None:
-        """A causal, windowed or random mask over the last two axes."""
+        """Adds a causal, windowed or random mask over the last two axes."""
         x = self.any()
         if len(x.shape) < 2:
             return
@@ -542,7 +543,7 @@ class Layers:
         self.add(self.b.map(x.shape, [x, rows, columns], expression, dtype=F32))
 
     def softmax(self) -> None:
-        """exp(x - max) / sum along the last axis, perhaps with its gradient."""
+        """Adds exp(x - max) / sum along the last axis, perhaps with its gradient."""
         x = self.any()
         if not x.shape:
             return
@@ -558,7 +559,7 @@ class Layers:
             self.add(self.b.map(x.shape, [pg, p, s], lambda e, a, b, c: e.fsub(a, e.fmul(b, c)), dtype=F32))
 
     def reduced(self) -> Tensor | None:
-        """A fold over some axes, by a copy or a product that puts them last, or over the last axis as it lies."""
+        """Adds a fold over some axes, moved last by a copy or product, or over the last axis directly."""
         x = self.any()
         n = len(x.shape)
         if not n:
@@ -581,7 +582,7 @@ class Layers:
             other = self.like(x.shape).permute(*rest, *axes)
             made = self.b.map(turned.shape, [turned, other], lambda e, v, w: e.fmul(v, w), dtype=F32)
         result = self.add(fold(made.reshape(*kept, k)))
-        if self.chance(0.5) and kept:  # what a norm does next
+        if self.chance(0.5) and kept:  # the next step of a norm
             back = result
             strides = dict(zip(rest, back.strides, strict=True))
             spread = replace(back, shape=x.shape, strides=tuple(strides.get(axis, 0) for axis in range(n)))
@@ -592,7 +593,7 @@ class Layers:
         self.reduced()
 
     def pad(self) -> None:
-        """Zeros before and behind along one axis or several, or one part alone."""
+        """Adds zeros before and after along some axes, or one side only."""
         x = self.any()
         if not x.shape:
             return
@@ -612,7 +613,7 @@ class Layers:
         self.add(x)
 
     def join(self) -> None:
-        """Tensors of the same other extents, one behind the other; or zeros between a tensor's elements."""
+        """Concatenates tensors of equal other extents; or inserts zeros between a tensor's elements."""
         x = self.any()
         if not x.shape:
             return
@@ -634,14 +635,14 @@ class Layers:
             self.add(self.b.concat(parts, axis))
 
     def copy(self) -> None:
-        """A transposed, flipped or strided copy."""
+        """Adds a transposed, reversed or strided copy."""
         x = self.flipped(self.any())
         if x.shape:
             x = x.permute(*self.rng.sample(range(len(x.shape)), len(x.shape)))
         self.add(self.copied(x))
 
     def reshape(self) -> None:
-        """The same elements under other axes."""
+        """Reads the same elements with other axes."""
         x = self.any()
         if x.strides != row_major(x.shape):
             return
@@ -653,7 +654,7 @@ class Layers:
         self.add(x.reshape(*shape, left))
 
     def embed(self) -> None:
-        """Rows of a table by their index, or the gradient of that: a sum over a map of ones."""
+        """Adds rows of a table by index, or the gradient: a sum over a one-hot map."""
         tokens, width, rows = (
             self.rng.choice((3, 8, 33, 100)),
             self.rng.choice((1, 4, 8, 16, 33)),
@@ -671,7 +672,7 @@ class Layers:
             lambda e, r, i: e.i2f(e.ieq(r, i)),
             dtype=F32,
         )
-        if self.chance(0.4):  # the transposing map computes what is added
+        if self.chance(0.4):  # the transposing map computes the summands
             both = [grad.permute(1, 0), self.like((tokens, width)).permute(1, 0)]
             turned = self.b.map((width, tokens), both, lambda e, v, w: e.fmul(v, w), dtype=F32)
         else:
@@ -680,7 +681,7 @@ class Layers:
         self.add(self.b.dot(left, right) if self.chance(0.7) else self.b.dot(turned.unsqueeze(1), ones.unsqueeze(0)))
 
     def update(self) -> None:
-        """An optimizer's maps over a flat tensor: two or three results of the same operands."""
+        """Adds an optimizer's maps over a flat tensor: two or three results of the same operands."""
         x = self.any()
         n = prod(x.shape)
         if x.strides != row_major(x.shape):
@@ -692,7 +693,7 @@ class Layers:
         self.add(self.b.map((n,), [flat, *moments], self.expression(1 + len(moments)), dtype=F32))
 
     def noise(self) -> None:
-        """Dropout: random words, a comparison, a product."""
+        """Adds dropout: random words, a comparison, a product."""
         x = self.any()
         words = self.b.random(x.shape, self.rng.randrange(1 << 30))
         self.add(self.b.map(x.shape, [x, words], lambda e, v, w: e.fmul(v, e.i2f(e.ilt(w, e.i32(1 << 29)))), dtype=F32))
@@ -700,7 +701,7 @@ class Layers:
     # --- the whole --------------------------------------------------------------------------------------------------
 
     def case(self, name: str, seed: int) -> Case | None:
-        """A Program of a few steps; None where none of them gave anything."""
+        """Returns a Program of a few steps; None if no step succeeded."""
         steps: list[tuple[Callable[[], object], float]] = [
             (self.product, 12), (self.pointwise, 5), (self.reduce, 4), (self.pad, 3), (self.join, 2), (self.copy, 2),
             (self.convolution, 5), (self.attention, 3), (self.shared, 0.3), (self.softmax, 2), (self.mask, 1),
@@ -718,5 +719,5 @@ class Layers:
 
 
 def make(seed: int, name: str) -> Case | None:
-    """The case of a seed."""
+    """Returns the case of a seed."""
     return Layers(seed).case(name, seed)

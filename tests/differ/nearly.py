@@ -1,7 +1,7 @@
-"""Small Programs of one form that the planner takes in a way of its own, and such as miss it by a field or two.
+"""Generates small Programs of forms that the planner treats specially, and near misses in a field or two.
 
-Each form is built with random shapes; then some of its ops may get another opcode, register, stride, offset, extent or
-operand. What is valid still has to give the bits, whichever way it then takes.
+Each form is built with random shapes; then some ops may get another opcode, register, stride, offset, extent or
+operand. Every valid result must still give the right bits, whatever path the planner selects.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from tests.differ.shrink import is_valid
 from tests.unit.numerics import test_fusion_random
 
 TRIES = 8
-"""Changes of a form that are tried until one leaves it valid."""
+"""Most changes of a form that are tried until it stays valid."""
 LATE = (4, 20, 70, 70)
-"""Ops between an early and a late reader."""
+"""Numbers of ops between an early and a late reader."""
 
 
 class Nearly(Layers):
-    """One form, with what it reads."""
+    """One form, with its inputs."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.shown: list[int] = []
         """Ops that are outputs."""
         self.marks: list[int] = []
-        """Ops that the planner looks at closely, which are changed most often."""
+        """Ops that the planner examines closely, which are changed most often."""
         self.finished = False
-        """The form is varied enough by itself."""
+        """True if the form is varied enough without changes."""
 
     # --- scatters ---------------------------------------------------------------------------------------------------
 
     def one_hot(self) -> None:
-        """The gradient of an embedding, its table transposed by a copy, by a map, or not at all."""
+        """Builds the gradient of an embedding, with its table transposed by a copy, a map, or not at all."""
         pick = self.rng.choice
         tokens, width, rows = pick((1, 3, 8, 33, 100, 300, 300)), pick((1, 1, 4, 8, 16, 33)), pick((1, 2, 7, 40))
         parts = [t for t in (1, 2, 4, tokens) if tokens % t == 0]
@@ -121,7 +121,7 @@ class Nearly(Layers):
             self.add(ones)
 
     def indices(self, count: int) -> Tensor:
-        """As many indices: of the state, computed, or the codes of a quant."""
+        """Returns so many indices: from the state, computed, or codes of a quant."""
         way = self.rng.randrange(6)
         if way == 0:
             index = self.b.input(ENTRIES).slice(0, 5, 5 + count)
@@ -135,7 +135,7 @@ class Nearly(Layers):
     # --- quants -----------------------------------------------------------------------------------------------------
 
     def limbs(self) -> None:
-        """Codes and scales, what they leave and its own, joined or apart, all there or in part."""
+        """Builds codes and scales with those of their residual, joined or separate, complete or partial."""
         pick = self.rng.choice
         words = pick((1, 1, 2, 4))
         rows, groups = pick(((1,), (3,), (8,), (2, 9), (3, 2, 2))), pick((1, 2, 3, 5))
@@ -160,12 +160,12 @@ class Nearly(Layers):
             parts = [q.codes, q.scales]
         else:
             form = 4 if single else self.rng.randrange(16)
-            if form == 0 and k > 1:  # the last value is of no group
+            if form == 0 and k > 1:  # the last value belongs to no group
                 q = self.b.quant(x.slice(len(rows), 0, k - 1), words, 0, power)
             r = self.rest(x, q)
             if form == 1:
                 self.add(self.copied(r))
-            if form == 2 and rows[0] > 1:  # of the first rows alone
+            if form == 2 and rows[0] > 1:  # only of the first rows
                 few = replace(q, codes=q.codes.slice(0, 0, 1), scales=q.scales.slice(0, 0, 1))
                 r = self.rest(x.slice(0, 0, 1).reshape(1, *x.shape[1:]) if x.strides == row_major(x.shape) else x, few)
             if form in (3, 4, 5):
@@ -177,7 +177,7 @@ class Nearly(Layers):
                 r = r.reshape(prod(rows) // 2, 2 * k)
             self.marks += [r.index] * 6 if r.tag == Tag.OP else []
             parts = [q.codes, q.scales]
-            if self.chance(0.1) and r.shape[0] > 1:  # of some of its rows, or backwards
+            if self.chance(0.1) and r.shape[0] > 1:  # of some of the rows, or reversed
                 r = pick((
                     r.slice(0, 0, r.shape[0] - 1), r.slice(0, 1, r.shape[0]), backwards(r, 0),
                 ))  # fmt: skip
@@ -206,12 +206,14 @@ class Nearly(Layers):
                 axis = len(rows) if self.chance(0.85) else 0
                 if chosen and len({(p.shape[:axis], p.shape[axis + 1 :]) for p in chosen}) == 1:
                     self.add(self.b.concat(chosen, axis))
-            if self.chance(0.05) and own:  # more places than a pass writes to
+            if self.chance(0.05) and own:  # more destinations than a pass writes to
                 for _ in range(22):
                     self.add(self.b.concat([own[0]] * 3, len(rows)))
 
     def elsewhere(self, x: Tensor, q: Quantised, form: int) -> Tensor:
-        """x - codes x scales over other axes than rows, groups, words and lanes: as one, or with the values first."""
+        """Builds x - codes x scales over other axes than rows, groups, words and lanes: merged, or with the values
+        first.
+        """
         rows, k = x.shape[:-1], x.shape[-1]
 
         def expression(e: Expression, v: int, code: int, up: int, scale: int) -> None:
@@ -234,7 +236,7 @@ class Nearly(Layers):
         return made.reshape(prod(rows), k) if form == 3 else made
 
     def codes_of_parts(self) -> None:
-        """Products of codes whose groups are padded: of one size or of several, joined or not."""
+        """Builds products of codes with padded groups, of one size or several, joined or not."""
         pick = self.rng.choice
         words, rows, columns = pick((2, 4, 16)), pick((1, 3, 17)), pick((1, 2, 8))
         sizes = [pick((5, 9, 33)) for _ in range(pick((1, 2, 2, 3)))]
@@ -271,7 +273,7 @@ class Nearly(Layers):
         self.add(self.b.qdot(a.unsqueeze(1), b.unsqueeze(0)))
 
     def codes_over_axes(self) -> None:
-        """A product of codes over several axes in any order: of one operand, of both, of none."""
+        """Builds a product of codes over several axes in any order: of one operand, of both, of none."""
         pick = self.rng.choice
         words, k = pick((1, 2, 4)), pick((4, 8, 24, 33))
         axes = [(pick((1, 2, 3, 5, 8)), pick(("a", "a", "b", "both", "none"))) for _ in range(pick((2, 3, 4)))]
@@ -292,7 +294,7 @@ class Nearly(Layers):
     # --- layouts ----------------------------------------------------------------------------------------------------
 
     def pieces(self) -> None:
-        """Sums over an image's channels, of a copy or a product that brings them to the front."""
+        """Builds sums over an image's channels, of a copy or product that moves them to the front."""
         pick = self.rng.choice
         images, channels, places = pick((1, 2, 2, 3, 5)), pick((2, 3, 8, 12, 33)), pick((16, 16, 32, 48, 20, 8))
         shape = (images, channels, places)
@@ -307,7 +309,7 @@ class Nearly(Layers):
             made = self.b.map(x[0].shape, x, lambda e, a, b: e.fmul(a, b), dtype=F32)
             self.add(self.b.sum(made.reshape(channels, images * places)))
             return
-        if self.chance(0.2):  # places further apart than pieces are long
+        if self.chance(0.2):  # positions further apart than the pieces' length
             wide = [self.leaf((channels, images, places + 3)).slice(2, 0, places) for _ in range(2)]
             x = [pick((a, b)) for a, b in zip(x, wide, strict=True)]
         if self.chance(0.2):
@@ -322,7 +324,7 @@ class Nearly(Layers):
             made = self.b.map(x[0].shape, own, lambda e, *v: e.fmul(v[0], v[-1]), dtype=F32)
         self.marks += [made.index] * 4
         all_, k = prod(made.shape), images * places
-        if self.chance(0.2):  # cut elsewhere
+        if self.chance(0.2):  # split elsewhere
             sizes = [n for n in range(16, all_ // 2 + 1, 16) if all_ % n == 0] or [k]
             k = pick((pick(sizes), sizes[-1]))
             self.add(self.b.sum(made.reshape(all_ // k, k)))
@@ -336,7 +338,7 @@ class Nearly(Layers):
             self.add(self.b.sum(self.b.map((1, 1 << 21), [self.b.input(0).slice(0, 0, 1)], dtype=F32)))
 
     def columns(self) -> None:
-        """A fold of a map that transposes what it reads."""
+        """Builds a fold of a map that transposes its operand."""
         pick = self.rng.choice
         shape = [pick((1, 2, 3, 8, 17, 40)) for _ in range(pick((2, 2, 3)))]
         n = len(shape)
@@ -353,7 +355,7 @@ class Nearly(Layers):
         self.add(pick((self.b.sum, self.b.max))(made.reshape(*kept, prod(made.shape[at:]))))
 
     def padded(self) -> None:
-        """An image padded along one axis after another, by whole concats or nearly whole ones."""
+        """Builds an image padded along one axis after another, by concats of whole (or almost whole) tensors."""
         pick = self.rng.choice
         shape = [pick((1, 2, 3, 5)) for _ in range(pick((2, 3, 4)))]
         x = self.like(shape)
@@ -377,14 +379,14 @@ class Nearly(Layers):
     # --- time -------------------------------------------------------------------------------------------------------
 
     def steps(self, count: int) -> None:
-        """Ops that take their time, and nothing else."""
+        """Adds slow ops without other effect."""
         x = self.leaf((3,))
         for _ in range(count):
             x = self.b.map((3,), [x], lambda e, v: e.fneg(v))
         self.add(x)
 
     def waits(self) -> None:
-        """A tensor read early, and again or quantised much later."""
+        """Builds a tensor that is read early, and again or quantised much later."""
         pick = self.rng.choice
         n, k = pick((64, 65, 128)), pick((64, 72))
         flat = self.chance(0.4)
@@ -442,7 +444,7 @@ class Nearly(Layers):
             self.shown.append(made.index)
 
     def probabilities(self) -> None:
-        """Attention by codes, whose probabilities are read again much later."""
+        """Builds attention by codes, whose probabilities are read again much later."""
         pick = self.rng.choice
         batch, heads, steps, size = pick(
             ((1, 2, 48, 4), (2, 4, 64, 4), (1, 8, 64, 8), (2, 1, 70, 300), (1, 2, 20, 300), (1, 1, 64, 4))
@@ -452,7 +454,7 @@ class Nearly(Layers):
         if self.chance(0.1):
             codes = replace(self.b.input(ENTRIES).slice(0, 0, words), shape=k.codes.shape)
             k = replace(k, codes=replace(codes, strides=(0, 0, 0, 1))) if k.codes.shape[-1] == words else k
-        elif self.chance(0.15):  # one head's keys for all
+        elif self.chance(0.15):  # one head's keys for all heads
             k = replace(k, codes=k.codes.slice(1, 0, 1).slice(0, 0, 1).expand(*k.codes.shape))
         s = self.b.qdot(q.unsqueeze(3), k.unsqueeze(2))
         shape = s.shape
@@ -475,11 +477,11 @@ class Nearly(Layers):
         self.add(self.b.sum(ds))
         turned = self.copied(ds.permute(0, 1, 3, 2)) if self.chance(0.5) else ds
         self.add(self.b.qdot(self.b.quant(turned, words).unsqueeze(3), self.b.quant(values, words).unsqueeze(2)))
-        if self.chance(0.4):  # the codes of its operands are there anyway
+        if self.chance(0.4):  # the codes of its operands exist anyway
             self.add(self.b.qdot(q.unsqueeze(3), k.unsqueeze(2)))
 
     def shares(self) -> None:
-        """Steps over batches around a product of codes: quants of rows and of columns, maps, folds."""
+        """Builds steps over batches around a product of codes: quants of rows and columns, maps, folds."""
         pick = self.rng.choice
         batch, rows, columns, k = pick((2, 3, 8, 9)), pick((1, 4, 16, 32, 70)), pick((4, 8, 16)), pick((4, 16, 32, 64))
         rows = batch if self.chance(0.1) else rows
@@ -490,7 +492,7 @@ class Nearly(Layers):
         a, b = self.like((batch, rows, k)), self.like((batch, columns, k))
         if aside or self.chance(0.5):
             turned = self.like((batch, k, rows))
-            if aside or self.chance(0.4):  # all batches' rows side by side
+            if aside or self.chance(0.4):  # rows of all batches adjacent
                 turned = self.like((k, batch, rows)).permute(1, 0, 2)
             if self.chance(0.5):
                 turned = self.b.map(turned.shape, [turned], lambda e, v: e.fabs(v))
@@ -502,7 +504,7 @@ class Nearly(Layers):
             if self.chance(0.3):
                 m = replace(m, offset=m.offset + rows * (batch - 1), strides=(-m.strides[0], *m.strides[1:]))
             a = self.b.map(a.shape, [a, m], self.expression(2), dtype=F32)
-        if self.chance(0.2):  # another batch's rows, or some of a batch's
+        if self.chance(0.2):  # rows of another batch, or some of a batch's
             a = pick((
                 replace(a, offset=a.offset + a.strides[0] * (batch - 1), strides=(-a.strides[0], *a.strides[1:])),
                 a.slice(0, 1, 2).expand(*a.shape), a.reshape(rows, batch, k).permute(1, 0, 2),
@@ -521,10 +523,10 @@ class Nearly(Layers):
         if len(y.shape) == 3 and self.chance(0.4):
             way = pick((0, 1, 2, 3, 4, 4, 4, 5))
             e, r, c = y.shape
-            if way == 0:  # rows that are no batches
+            if way == 0:  # rows that are not batches
                 self.add(self.b.max(y.reshape(e * r * c // 2, 2)) if e * r * c % 2 == 0 else self.b.max(y))
                 self.add(self.b.max(y.reshape(r, e, c)) if self.chance(0.5) else self.b.max(y.reshape(e * r, c)))
-            elif way == 1:  # backwards along the terms
+            elif way == 1:  # reversed along the terms
                 back = self.copied(
                     replace(y, offset=y.offset + c * (r - 1), shape=(e, c, r), strides=(y.strides[0], 1, -c))
                 )
@@ -534,7 +536,7 @@ class Nearly(Layers):
                 self.add(self.b.map(y.shape, [y, back], lambda e, a, b: e.fsub(a, b), dtype=F32))
             elif way == 3 and c % 4 == 0:
                 self.add(self.b.quant(y.permute(1, 0, 2), 1).codes)
-            elif way == 4 and c % 8 == 0:  # other groups' codes, or scales
+            elif way == 4 and c % 8 == 0:  # codes or scales of other groups
                 q = self.b.quant(y, 1)
                 at = [pick((0, 0, 0, 1)) for _ in range(4)]
                 a, b = (
@@ -564,7 +566,7 @@ class Nearly(Layers):
     # --- loops ------------------------------------------------------------------------------------------------------
 
     def many(self) -> None:
-        """Maps over the same elements: more of them, of their operands and of their instructions than a loop takes."""
+        """Builds maps over the same elements, with more maps, operands and instructions than one loop takes."""
         pick = self.rng.choice
         shape: tuple[int, ...] = pick(
             ((24,), (3, 8), (5, 3, 2, 2), (2, 2, 2, 2, 2, 2, 2, 2), (600,), (17, 33), (4, *(2,) * 7))
@@ -615,7 +617,9 @@ class Nearly(Layers):
         self.add(last)
 
     def alike(self) -> None:
-        """Maps of one expression, or nearly so, each in a loop of its own: of tensors, rows, sequences, one word."""
+        """Builds maps of one expression, or almost, each in a loop of its own: over tensors, rows, sequences, one
+        word.
+        """
         self.finished = True
         pick = self.rng.choice
         seed, n, whole = self.rng.randrange(1 << 30), pick((1, 2, 3)), self.chance(0.5)
@@ -647,18 +651,18 @@ class Nearly(Layers):
                     self.shown.append(made.index)
 
     def of_state(self, shape: Sequence[int]) -> Tensor:
-        """A part of the state."""
+        """Returns a part of the state."""
         n, offset = prod(shape), self.rng.randrange(9000)
         return self.b.input(self.rng.randrange(ENTRIES)).slice(0, offset, offset + n).reshape(*shape)
 
     # --- rows that are shared ---------------------------------------------------------------------------------------
 
     def rows(self) -> None:
-        """Softmax of a product, masked or not, and what reads its rows: as attention does, or nearly so."""
+        """Builds softmax of a product, masked or not, with readers of its rows as in attention, or almost."""
         pick = self.rng.choice
         batch, heads = pick(((1, 2), (2, 1), (2, 2), (3, 1), (2, 3), (1, 4), (1, 4)))
         clean = self.chance(0.4)
-        """As attention is, with a mask."""
+        """True: exactly as in attention, with a mask."""
         if clean and self.chance(0.3):
             steps = pick((70, 130))
         steps, columns, size = pick((2, 6, 12, 33)), pick((2, 5, 12, 40)), pick((1, 2, 5))
@@ -687,7 +691,7 @@ class Nearly(Layers):
                 self.leaf((batch, 1, steps, 1)), self.copied(self.leaf(shape)),
             ))  # fmt: skip
             s = self.b.map(shape, [s, bias], lambda e, a, b: e.fadd(a, b), dtype=F32)
-        if self.chance(0.06):  # the product is read, and nothing of it used
+        if self.chance(0.06):  # the product is read, but its result unused
             s = self.b.map(shape, [s, self.leaf((steps, 1))], lambda e, a, b: e.fneg(b), dtype=F32)
         top = self.b.max(s)
         if self.chance(0.2):
@@ -709,15 +713,17 @@ class Nearly(Layers):
             self.reader(p, total, s, clean)
         if self.chance(0.5):
             self.backward([(p, q, k)])
-        elif self.chance(0.5):  # two of them, whose gradients are computed side by side
+        elif self.chance(0.5):  # two of them, with gradients computed side by side
             s = self.b.dot(k.unsqueeze(3), q.unsqueeze(2))
             x = self.b.map(s.shape, [s, self.b.max(s).unsqueeze(3)], lambda e, a, b: e.fexp(e.fsub(a, b)), dtype=F32)
             r = self.b.map(s.shape, [x, self.b.sum(x).unsqueeze(3)], lambda e, a, b: e.fdiv(a, b), dtype=F32)
             self.backward([(p, q, k), (r, k, q)])
 
     def hidden(self) -> None:
-        """Rows that a mask cuts short, and what can do without the rest of them: as attention and its gradient, where
-        the mask is of what comes back, too; what is hidden is zero, or it is not."""
+        """Builds rows that a mask cuts short, with readers that do not need the rest, as in attention and its gradient.
+
+        The mask also applies to the gradient; hidden elements are zero, or not.
+        """
         self.finished = True
         pick = self.rng.choice
         batch, heads = pick(((1, 2), (2, 1), (2, 2), (3, 1), (1, 4)))
@@ -732,7 +738,7 @@ class Nearly(Layers):
             condition, low = (5, pick((1, 5))), pick((float("-inf"), 0.0))
         first = self.scores(shape, size)
         raw = [first, *(self.scores(shape, size) for _ in range(pick((0, 1))))]
-        if self.chance(0.12):  # the product is read, nothing of it used, and nothing hidden
+        if self.chance(0.12):  # the product is read, its result unused, and nothing hidden
             of = [first, self.leaf((steps, 1))]
             wide = [self.b.map(shape, of, lambda e, a, b: e.fneg(b), dtype=F32)]
         else:
@@ -774,8 +780,11 @@ class Nearly(Layers):
             self.add(t)
 
     def masks(self) -> None:
-        """Attentions of as many rows, each with a mask of its own: they differ in a bound, in where columns are counted
-        from and in what steps, or in the axis that the mask goes by; one may have two masks, and read either."""
+        """Builds attentions with equally many rows, each with a mask of its own.
+
+        The masks differ in a bound, in the offset and step of column numbers, or in the masked axis; one attention may
+        have two masks, and read either.
+        """
         pick = self.rng.choice
         both = pick((((1, 2),), ((2, 1),), ((2, 2),), ((1, 3),), ((2, 3), (3, 2)), ((2, 3), (3, 2))))
         steps, columns, size = pick((6, 17, 40)), pick((5, 12, 40)), pick((1, 2))
@@ -797,13 +806,13 @@ class Nearly(Layers):
                 wide = self.b.map(shape, [raw, self.leaf((columns,))], lambda e, a, b: e.fadd(a, b), dtype=F32)
                 rows = self.b.dot(*self.rng.sample([e, pick((e, raw, wide, wide))], 2))
             p = self.b.map(shape, [e, rows.unsqueeze(3)], lambda e, a, b: e.fdiv(a, b), dtype=F32)
-            if self.chance(0.4):  # as a gradient is masked again
+            if self.chance(0.4):  # as a gradient is masked a second time
                 p = self.b.map(shape, [p, raw], lambda e, a, b: e.fmul(a, b), dtype=F32)
                 p = self.masked_from(p, 0.0, [*window[:3], pick((0, 1, 5))])
             self.used_up(p)
 
     def masked_from(self, s: Tensor, low: float, window: Sequence[int]) -> Tensor:
-        """`low` where a column's number is beyond its row's.
+        """Returns `low` where a column's number exceeds its row's bound.
 
         `window`: the axis whose place, plus the bound, is the last number that stays; the first column's number; the
         step from one to the next; the bound.
@@ -817,7 +826,9 @@ class Nearly(Layers):
         return self.b.map(s.shape, [s, i, j], select, dtype=F32)
 
     def scores(self, shape: Sequence[int], size: int) -> Tensor:
-        """A product of that shape; an operand may be too large to do without any term, or all alike along k."""
+        """Returns a product of that shape; an operand may be so large that no term may be omitted, or constant
+        along k.
+        """
         pick, (batch, heads, steps, columns) = self.rng.choice, shape
         sides = [self.leaf((batch, heads, n, size)) for n in (steps, columns)]
         if self.chance(0.1):
@@ -830,7 +841,7 @@ class Nearly(Layers):
         return self.b.dot(*self.rng.sample([q.unsqueeze(3), k.unsqueeze(2)], 2))
 
     def used_up(self, x: Tensor, by_rows: bool | None = None) -> None:
-        """A product by rows or by columns of a wide tensor, its other operand perhaps all alike along k."""
+        """Adds a product by rows or by columns of a wide tensor, whose other operand may be constant along k."""
         batch, heads, steps, columns = x.shape
         width, alike = self.rng.choice((1, 2, 7)), self.chance(0.15)
         by_rows = self.chance(0.5) if by_rows is None else by_rows
@@ -842,16 +853,16 @@ class Nearly(Layers):
         self.add(self.b.dot(*self.rng.sample(sides, 2)))
 
     def turned(self, x: Tensor) -> Tensor:
-        """The last two axes in the other order, by a copy."""
+        """Exchanges the last two axes by a copy."""
         return self.copied(x.permute(*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2))
 
     def like(self, shape: Sequence[int]) -> Tensor:
-        """A tensor of a shape, contiguous along its last axis: by a copy, where it lies otherwise."""
+        """Returns a tensor of a shape, contiguous along its last axis, by a copy if necessary."""
         x = super().like(shape)
         return x if not x.shape or x.strides[-1] in (0, 1) else self.copied(x)
 
     def masked(self, s: Tensor, low: float, condition: tuple[int, int] | None = None) -> Tensor:
-        """Where a condition on row and column forbids, one value, or several; it, with its number, may be given."""
+        """Selects one of several values by a condition on row and column; the condition and its number may be given."""
         pick, (rows, columns) = self.rng.choice, s.shape[-2:]
         i, j = self.b.iota(s.shape, len(s.shape) - 2), self.b.iota(s.shape, len(s.shape) - 1)
         kind, n = condition or (self.rng.randrange(9), pick((1, rows, columns, rows + columns)))
@@ -882,7 +893,7 @@ class Nearly(Layers):
         return self.b.map(s.shape, operands, select, dtype=F32)
 
     def reader(self, p: Tensor, total: Tensor, s: Tensor, clean: bool = False) -> None:
-        """One reader of a wide tensor: a product that uses it up, a fold of its rows, or what misses these."""
+        """Adds one reader of a wide tensor: a product that uses all of it, a fold of its rows, or a near miss."""
         pick, (batch, heads, steps, columns) = self.rng.choice, p.shape
         width, wide = pick((1, 2, 7)), pick((p, p, p, s))
         lead = pick(((batch, heads), (batch, heads), (1, 1)))
@@ -961,7 +972,7 @@ class Nearly(Layers):
             self.add((self.b.sum, self.b.min, self.b.max)[way % 3](wide))
 
     def backward(self, of: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
-        """The gradients of what `rows` makes, step by step, whose probabilities are computed again for them."""
+        """Builds the gradients of `rows`, step by step, with recomputed probabilities."""
         pick = self.rng.choice
         made = [self.gradient(p, q, k) for p, q, k in of]
         both = [
@@ -983,7 +994,9 @@ class Nearly(Layers):
                 self.add(pick((self.b.max, self.b.sum))(p))
 
     def gradient(self, p: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """What the gradient begins with: a product of p's shape, over the same axes or others, or no product."""
+        """Returns the first tensor of the gradient: a product of p's shape, over the same axes or others, or no
+        product.
+        """
         pick, shape = self.rng.choice, p.shape
         g, v = self.like(q.shape), self.like(k.shape)
         lies = g.strides == row_major(g.shape) and v.strides == row_major(v.shape)
@@ -1009,7 +1022,7 @@ class Nearly(Layers):
     # --- views ------------------------------------------------------------------------------------------------------
 
     def far(self) -> None:
-        """Folds and products of copies read backwards, with steps, across their axes, or cut elsewhere."""
+        """Builds folds and products of copies read reversed, with steps, across their axes, or split elsewhere."""
         pick = self.rng.choice
         a, b, c = pick((2, 3, 4)), pick((2, 4, 6)), pick((1, 3, 4, 16))
         copy = self.copied(self.like((c, b, a)).permute(*self.rng.sample(range(3), 3)))
@@ -1035,7 +1048,7 @@ class Nearly(Layers):
         )
 
     def overlapping(self) -> None:
-        """Products of windows that a copy lays out, read as they were laid out or otherwise, from front or back."""
+        """Builds products of windows that a copy lays out, read in that layout or another, forwards or backwards."""
         pick = self.rng.choice
         images, places, taps, inner = pick((1, 2, 3)), pick((2, 4, 6)), pick((1, 2, 3)), pick((1, 2, 4))
         x = self.like((images, inner, places + taps - 1))
@@ -1047,7 +1060,7 @@ class Nearly(Layers):
                 seen, offset=seen.offset + seen.strides[3] * (taps - 1), strides=(*seen.strides[:3], -seen.strides[3])
             )
         k = inner * taps
-        if self.chance(0.25):  # laid out with the places innermost, and copied once more
+        if self.chance(0.25):  # laid out with the positions innermost, and copied once more
             first = self.copied(seen.permute(0, 2, 3, 1)).reshape(images, k, places)
             back = self.chance(0.5)
             turned = replace(
@@ -1058,7 +1071,7 @@ class Nearly(Layers):
             self.add(self.b.dot(w.unsqueeze(0).unsqueeze(2), self.copied(turned).unsqueeze(1)))
             return
         copy = self.copied(seen)
-        if self.chance(0.2) and places % 2 == 0 and k > 1:  # rows that are no windows
+        if self.chance(0.2) and places % 2 == 0 and k > 1:  # rows that are not windows
             copy = copy.reshape(images, places // 2, 2 * k)
         elif self.chance(0.2) and k % 2 == 0:
             copy = copy.reshape(images, places * 2, k // 2)
@@ -1085,7 +1098,7 @@ class Nearly(Layers):
         self.add(self.b.dot(sides[0], sides[1]))
 
     def long(self) -> None:
-        """More terms than two levels of partials take, and rows of more axes than a quant has."""
+        """Builds folds with more terms than two levels of partials hold, and rows with more axes than a quant has."""
         way = self.rng.choice((0, 1, 2, 2, 2, 3, 4, 4, 4))
         if way == 0:
             x = self.b.input(0).slice(0, 0, 1)
@@ -1144,7 +1157,7 @@ class Nearly(Layers):
         return None
 
     def varied(self, given: Sequence[Op]) -> list[Op]:
-        """The ops with no, one or two fields changed."""
+        """Returns the ops with up to two changed fields."""
         ops = list(given)
         if self.finished and self.chance(0.7):
             return ops
@@ -1158,8 +1171,9 @@ class Nearly(Layers):
         return ops
 
     def missed(self, ops: Sequence[Op], i: int) -> Op:
-        """The op with one of its fields changed, each as likely as any other: an opcode, a register, an immediate, what
-        a view reads, its offset, one of its strides."""
+        """Returns the op with one changed field, all equally likely: opcode, register, immediate, source, offset, a
+        stride.
+        """
         op, rng = ops[i], self.rng
         fields: list[tuple[str, int, int]] = []
         for at, instr in enumerate(op.instrs):
@@ -1188,7 +1202,7 @@ class Nearly(Layers):
             chosen = rng.choice([*same, View(Tag.IOTA, 0, 0, ()), View(Tag.OP, rng.randrange(max(1, i)), 0, ())])
             view = replace(view, tag=chosen.tag, index=chosen.index)
         elif what == "offset":
-            # Inside of what it reads, as it is repeated along an axis.
+            # Inside of its source, as repeated along an axis.
             axis = rng.choice([a for a, extent in enumerate(op.extents) if extent > 1] or [0])
             apart = strides[axis] if strides else 0
             if strides and apart and self.chance(0.7):
@@ -1202,7 +1216,7 @@ class Nearly(Layers):
         return replace(op, views=(*op.views[:at], view, *op.views[at + 1 :]))
 
     def other(self, op: Op, i: int) -> Op:
-        """The op with one thing changed that leaves it valid more often than not."""
+        """Returns the op with one change that keeps it valid more often than not."""
         rng = self.rng
         if op.instrs and self.chance(0.5):
             at = rng.randrange(len(op.instrs))
@@ -1231,7 +1245,7 @@ class Nearly(Layers):
             axis = rng.choice(axes)
             e, s = op.extents[axis], strides[axis]
             roll = rng.random()
-            if roll < 0.35:  # backwards
+            if roll < 0.35:  # reversed
                 strides[axis] = -s
                 view = replace(view, offset=view.offset + s * (e - 1))
             elif roll < 0.7:
@@ -1252,28 +1266,28 @@ class Nearly(Layers):
 
 
 def lies(x: Tensor) -> bool:
-    """Its elements follow each other."""
+    """Returns True if the tensor's elements are contiguous."""
     return x.strides == row_major(x.shape)
 
 
 def backwards(x: Tensor, axis: int) -> Tensor:
-    """The tensor read from its last coordinate along an axis to its first."""
+    """Returns the tensor reversed along an axis."""
     strides = (*x.strides[:axis], -x.strides[axis], *x.strides[axis + 1 :])
     return replace(x, offset=x.offset + x.strides[axis] * (x.shape[axis] - 1), strides=strides)
 
 
 def make(seed: int, name: str) -> Case | None:
-    """The case of a seed."""
+    """Returns the case of a seed."""
     return Nearly(seed).case(name, seed)
 
 
 def make_alike(seed: int, name: str) -> Case:
-    """The case of a seed whose loops are alike."""
+    """Returns the case of a seed with similar loops."""
     return _of(Nearly.alike, seed, name)
 
 
 def make_windows(seed: int, name: str) -> Case:
-    """The case of a seed whose masks are nearly alike."""
+    """Returns the case of a seed with similar masks."""
     return _of(Nearly.masks, seed, name)
 
 

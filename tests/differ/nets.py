@@ -1,4 +1,4 @@
-"""Random small networks in torch: forward, loss, gradient and update, traced as a job's step is."""
+"""Generates random small networks in torch: forward, loss, gradient and update, traced as a job's step."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from lockstep.tracing.arithmetic import Arithmetic, Products
 from tests.differ.case import Case
 
 MOST = 6000
-"""Elements of an activation."""
+"""Most elements of an activation."""
 TOKENS = 24
 
 Tensor = torch.Tensor
 Layer = Callable[..., Tensor]
-"""(x, *parameters) -> what the next layer reads."""
+"""Maps (x, *parameters) to the next layer's input."""
 
 
 class Module(nn.Module):
-    """A layer as a module, so that its products have a name to the policy of integers."""
+    """A layer as a module, so that the policy of integer products can name its products."""
 
     def __init__(self, function: Layer) -> None:
         super().__init__()
@@ -41,18 +41,18 @@ class Module(nn.Module):
 
 @dataclass
 class Net:
-    """Layers with the shapes of their parameters, written down one by one as activations are tried."""
+    """Layers with the shapes of their parameters, added one by one as their activations are computed."""
 
     rng: random.Random
     x: Tensor
-    """The activation so far."""
+    """The current activation."""
     layers: list[tuple[Module, list[tuple[int, ...]]]] = field(default_factory=list)
 
     def chance(self, p: float) -> bool:
         return self.rng.random() < p
 
     def add(self, function: Layer, *shapes: tuple[int, ...]) -> bool:
-        """Adds a layer unless torch refuses it, or makes too much or nothing of the activation."""
+        """Adds a layer unless torch refuses it, or its activation is too large or empty."""
         if any(prod(shape) > MOST for shape in shapes):
             return False
         try:
@@ -120,7 +120,7 @@ class Net:
         return self.add(lambda x, w: x + conv(F.relu(x), w, padding=k // 2), (c, c, *[k] * dims))
 
     def channels_last(self) -> bool:
-        """A linear layer over the channels of an image."""
+        """Adds a linear layer over the channels of an image."""
         c, outputs = self.x.shape[1], self.rng.choice((1, 3, 6, 8, 16))
         n = self.x.dim()
         ahead, back = [0, *range(2, n), 1], [0, n - 1, *range(1, n - 1)]
@@ -134,7 +134,7 @@ class Net:
         return self.add(lambda x, w, *b: F.linear(x, w, *b), *shapes)
 
     def linear_elsewhere(self) -> bool:
-        """A linear layer over an axis that is not the last."""
+        """Adds a linear layer over an axis that is not the last."""
         axis = self.rng.randrange(self.x.dim())
         size, outputs = self.x.shape[axis], self.rng.choice((1, 2, 3, 6, 8, 16))
         return self.add(lambda x, w: F.linear(x.transpose(axis, -1), w).transpose(axis, -1), (outputs, size))
@@ -158,7 +158,7 @@ class Net:
         return self.add(lambda x, w: torch.einsum(text, x, w), tuple(sizes[letter] for letter in right))
 
     def gram(self) -> bool:
-        """A product of the activation with itself."""
+        """Adds a product of the activation with itself."""
         if self.x.dim() < 2:
             return False
         first = self.chance(0.5)
@@ -194,7 +194,7 @@ class Net:
     # --- layers of sequences ----------------------------------------------------------------------------------------
 
     def attention(self) -> bool:
-        """Softmax attention: heads, shared keys, a causal, windowed or additive mask."""
+        """Adds softmax attention: heads, shared keys, a causal, windowed or additive mask."""
         if self.x.dim() != 3:
             return False
         _, steps, width = self.x.shape
@@ -228,7 +228,7 @@ class Net:
         )
 
     def recurrence(self) -> bool:
-        """A cell over a few steps: plain, gated, or with a memory."""
+        """Adds a recurrent cell over a few steps: plain, gated, or with memory."""
         if self.x.dim() != 3 or self.x.shape[1] > 8:
             return False
         width, size, kind = self.x.shape[2], self.rng.choice((2, 3, 5, 8)), self.rng.choice(("plain", "gru", "lstm"))
@@ -280,7 +280,7 @@ class Net:
 
 @dataclass(frozen=True)
 class Step:
-    """A traced function and what it takes."""
+    """A traced function with its inputs."""
 
     function: Callable[..., list[Tensor]]
     examples: tuple[Tensor, ...]
@@ -288,7 +288,7 @@ class Step:
 
 
 def step_of(seed: int) -> Step:
-    """The function of a seed: (input, parameters...) -> loss, gradients or an update's state, all flat."""
+    """Returns the function of a seed: (input, parameters...) -> loss, gradients or an update's state, all flat."""
     rng = random.Random(seed)
     batch = rng.choice((1, 1, 2, 2, 3, 4, 5, 9))
     kind = rng.choice(("image", "image", "image", "line", "sequence", "sequence", "rows", "tokens"))
@@ -358,7 +358,7 @@ def step_of(seed: int) -> Step:
 
 
 def program_of(seed: int) -> Program | None:
-    """The Program of a seed; None where the tracer refuses it."""
+    """Returns the Program of a seed; None if the tracer refuses it."""
     torch.manual_seed(0)
     try:
         with warnings.catch_warnings():
@@ -370,7 +370,7 @@ def program_of(seed: int) -> Program | None:
 
 
 def eager(case: Case, seed: int, dtype: torch.dtype) -> list[np.ndarray]:
-    """Returns what torch computes of a case's state in a type of floats."""
+    """Returns torch's results on a case's state in a float type."""
     step = step_of(seed)
     arrays = [a for a in case.state if a is not None]
     given = [torch.from_numpy(np.array(a)) for a in arrays]

@@ -1,6 +1,6 @@
-"""Patterns of public training code, each in a few lines: a scalar of one flat tensor, traced with its gradient.
+"""Patterns of public training code in a few lines each: a scalar function of one flat tensor, traced with its gradient.
 
-What the tracer refuses is skipped, and compared as soon as it traces.
+Patterns that the tracer refuses are skipped, and compared once they trace.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 SIZE = 1200
-"""Elements of the input."""
+"""Number of elements of the input."""
 
 Tensor = torch.Tensor
 Pattern = Callable[[Tensor], Tensor]
 
 
 def cut(x: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """The flat input as tensors of these shapes, one behind the other and from the start again."""
+    """Returns the flat input as consecutive tensors of these shapes, starting again at the end."""
     found, at = [], 0
     for shape in shapes:
         n = torch.Size(shape).numel()
@@ -30,7 +30,7 @@ def cut(x: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:
 
 
 def square(y: Tensor) -> Tensor:
-    """A loss that treats every element otherwise."""
+    """Returns a loss that treats every element differently."""
     weights = torch.arange(y.numel()).reshape(y.shape) / y.numel() + 0.5
     return (y * y * weights.to(y.dtype)).mean() + (y * weights.to(y.dtype)).mean()
 
@@ -112,7 +112,7 @@ def lstm(x: Tensor) -> Tensor:
 
 
 def table_kept(x: Tensor) -> Tensor:
-    """A table of cosines, as rotary embeddings keep it."""
+    """A cached table of cosines, as in rotary embeddings."""
     (y,) = cut(x, (9, 8))
     return square(y * torch.arange(8).float().cos().to(x.dtype))
 

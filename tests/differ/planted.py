@@ -1,6 +1,6 @@
-"""Defects of one line, as a slip of the hand makes them, that the generators must find.
+"""Planted one-line defects, as from a slip, that the generators must find.
 
-All are compiled into one build: each stands beside the right text, and LOCKSTEP_PLANTED names the one that is taken.
+All are compiled into one build, next to the right text; LOCKSTEP_PLANTED selects one of them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ VARIABLE = "LOCKSTEP_PLANTED"
 
 @dataclass(frozen=True)
 class Defect:
-    """A place in a kernel's source and what a slip makes of it."""
+    """A place in a kernel's source and its defective text."""
 
     name: str
     file: str
     before: str
-    """Text that is there once; an expression, or whole statements that declare nothing."""
+    """Text that occurs once: an expression, or whole statements without declarations."""
     after: str
     kinds: tuple[str, ...] = ("layers", "anything", "strips")
-    """The generators that look for it: those that need no torch, which takes seconds to import."""
+    """Generators that must find it: those without torch, which takes seconds to import."""
 
     def change(self, number: int) -> Change:
-        """Both texts, one of which is taken when the process runs."""
+        """Returns the change with both texts, one of which is selected at run time."""
         if self.before.endswith((";", "}")):
             both = f"if (kPlanted == {number}) {{ {self.after} }} else {{ {self.before} }}"
         else:
@@ -188,9 +188,9 @@ HEADERS = (
         ),
     ),
 )
-"""Defects of the CUDA kernels, which the emulated device compiles as it runs."""
+"""Defects of the CUDA kernels, which the emulated device compiles at run time."""
 
 
 def changes() -> list[Change]:
-    """Everything that the one build of all defects has in its sources."""
+    """Returns the changes of the single build with all defects."""
     return [DECLARED, DEFINED, *(defect.change(number) for number, defect in enumerate(DEFECTS, 1))]

@@ -1,8 +1,8 @@
-"""One case again: by its name or out of its file, on all ways; and made smaller.
+"""Replays one case, by name or from its file, on all paths; and shrinks it.
 
-python -m tests.differ replay layers:3             the differences on all ways
-python -m tests.differ replay out/differ/x.npz     the same of a case in a file
-python -m tests.differ shrink layers:3             writes the smallest one that fails to out/differ
+python -m tests.differ replay layers:3             the differences on all paths
+python -m tests.differ replay out/differ/x.npz     the same for a case in a file
+python -m tests.differ shrink layers:3             writes the smallest failing case to out/differ
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.differ.ways import differences, on_device, ways_of
 
 
 def case_of(named: str) -> Case:
-    """The case in a file, or of a name."""
+    """Returns the case in a file, or of a name."""
     if named.endswith(".npz"):
         return Case.load(Path(named))
     case = made(named)
@@ -28,7 +28,7 @@ def case_of(named: str) -> Case:
 
 
 def replay(named: str, device: str = "") -> bool:
-    """Says what differs on which way; True if nothing does."""
+    """Prints the differences by path; returns True if there are none."""
     case = case_of(named)
     print(shrink.described(case))
     if device:
@@ -45,14 +45,14 @@ def replay(named: str, device: str = "") -> bool:
 
 
 def smallest(named: str) -> tuple[Case, Path]:
-    """The case made as small as it fails, and its file."""
+    """Shrinks a failing case as far as possible; returns it with its file."""
     case = case_of(named)
     seed, ways = seed_of(case.name), ways_of(case, seed_of(case.name), all_ways=True)
     fails = shrink.apart(lambda c: next(differences(c, seed, ways), None) is not None)
     due = fails(case)
     if not due:
         raise SystemExit(f"{named} does not fail")
-    # One way is enough, and much quicker.
+    # One path suffices, and is much faster.
     for way in ways:
         alone = shrink.apart(lambda c, way=way: next(differences(c, seed, [way]), None) is not None)  # type: ignore[misc]
         if alone(case) == due:

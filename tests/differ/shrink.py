@@ -1,4 +1,4 @@
-"""Makes a failing case smaller: fewer outputs and ops, leaves in the place of ops, simpler maps, smaller extents."""
+"""Shrinks a failing case: fewer outputs and ops, leaves in place of ops, simpler maps, smaller extents."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.differ.ways import due_words
 
 Fails = Callable[[Case], bool]
 SECONDS = 60
-"""Time limit of one trial: what hangs fails, too."""
+"""Time limit of one trial in seconds; a hanging case counts as failing."""
 
 
 def apart(fails: Fails) -> Callable[[Case], str]:
-    """The same question, asked in a process of its own: "fails", "crashes" or "" for neither."""
+    """Wraps the check in a process of its own; returns "fails", "crashes" or "" for neither."""
 
     def asked(case: Case) -> str:
         child = os.fork()
         if child == 0:
             code = 3
             try:
-                # A crash is an answer; nobody wants its trace.
+                # A crash is a valid result, without a core dump.
                 faulthandler.disable()
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
                 signal.alarm(SECONDS)
@@ -46,7 +46,7 @@ def apart(fails: Fails) -> Callable[[Case], str]:
 
 
 def shrunk(case: Case, fails: Callable[[Case], str], seconds: float = 120) -> Case:
-    """The smallest case that is found, in that time, to fail as this one does."""
+    """Returns the smallest case found in that time that fails in the same way."""
     due, end = fails(case), time.monotonic() + seconds
     steps: tuple[Callable[[Case], Iterator[Case]], ...] = (
         _fewer_outputs,
@@ -72,7 +72,7 @@ def shrunk(case: Case, fails: Callable[[Case], str], seconds: float = 120) -> Ca
 
 
 def _size(case: Case) -> tuple[int, int, int]:
-    """Ops and outputs, then elements and terms, then fields that are not 0."""
+    """Returns a sort key: ops and outputs, elements and terms, fields that are not 0."""
     ops = case.program.ops
     shown = sum(a.kind == Alias.OP_KIND for a in case.program.outputs)
     work = sum(op.header.elements + sum(op.k_extents) + len(op.extents) + len(op.instrs) for op in ops)
@@ -81,7 +81,7 @@ def _size(case: Case) -> tuple[int, int, int]:
 
 
 def is_valid(program: Program) -> bool:
-    """Every claim about the Program could be defended."""
+    """Returns True if every claim about the Program could be defended."""
     try:
         validate(program)
     except ProgramInvalid:
@@ -103,7 +103,7 @@ def _fewer_outputs(case: Case) -> Iterator[Case]:
 
 
 def _passed_by(case: Case) -> Iterator[Case]:
-    """The case with what reads an op reading instead what that reads, where both have as many elements."""
+    """Yields cases in which readers of an op read its operand instead, if both have equally many elements."""
     program = case.program
     outputs = [a for a in program.outputs if a.kind == Alias.OP_KIND]
     for i in reversed(range(len(program.ops))):
@@ -116,7 +116,7 @@ def _passed_by(case: Case) -> Iterator[Case]:
 
 
 def _reading(op: Op, i: int, other: int, elements: int) -> Op:
-    """The op with `other` read in the place of op i; a flat copy becomes as short as that is."""
+    """Returns the op with `other` read in place of op i; a flat copy becomes as short as that."""
     if not any(v.tag == Tag.OP and v.index == i for v in op.views):
         return op
     views = tuple(replace(v, index=other) if v.tag == Tag.OP and v.index == i else v for v in op.views)
@@ -134,7 +134,7 @@ def _simpler_ops(case: Case) -> Iterator[Case]:
 
 
 def _leaves(case: Case) -> Iterator[Case]:
-    """The case with an op's words in the state, so that what they are computed from goes."""
+    """Yields cases with an op's words in the state, so that its operands can be removed."""
     program = case.program
     named = {a.index for a in program.outputs if a.kind == Alias.OP_KIND}
     try:
@@ -166,7 +166,7 @@ def _leaves(case: Case) -> Iterator[Case]:
 
 
 def _pruned(case: Case, ops: list[Op], outputs: list[Alias]) -> Case:
-    """The case with these ops and outputs, without what nothing needs."""
+    """Returns the case with these ops and outputs, without unneeded parts."""
     live = {a.index for a in outputs}
     for i in reversed(range(len(ops))):
         if i in live:
@@ -210,7 +210,7 @@ def _simpler(op: Op) -> Iterator[Op]:
 
 
 def described(case: Case) -> str:
-    """The ops, one a line, for people."""
+    """Formats the ops, one per line."""
     lines = []
     for i, op in enumerate(case.program.ops):
         views = ", ".join(f"{v.tag.name.lower()} {v.index}+{v.offset}{list(v.strides)}" for v in op.views)

@@ -1,6 +1,6 @@
-"""Kernels whose limits are small: what a tensor of a billion words goes through, cases of a thousand go through, too.
+"""A build of the kernels with small limits, so that cases of a thousand words take the paths of a billion words.
 
-A limit decides which way an op takes, never its bits: a case that differs on this build has found a wrong way.
+A limit selects an op's path, never its bits: a case that differs on this build has found a wrong path.
 """
 
 from __future__ import annotations
@@ -35,4 +35,4 @@ LIMITS = [
     Change("plan/sums.cpp", "kMostTerms = 1 << 20;", "kMostTerms = 1 << 7;"),
     Change("plan/sums.cpp", "kLeastOutputs = 8;", "kLeastOutputs = 2;"),
 ]
-"""The size from which a way is worth it, or up to which it is, on this build."""
+"""Limits of this build: sizes from which, or up to which, a path is used."""

@@ -1,4 +1,4 @@
-"""The generators on other builds of the kernels: with defects, under sanitizers, with lines counted."""
+"""Runs the generators on special builds of the kernels: with defects, under sanitizers, with coverage."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.differ.planted import DEFECTS, HEADERS, VARIABLE, Defect, changes
 from tests.differ.small import LIMITS
 
 LOOPED = {"strips": 12, "alike": 12, "nearly": 24}
-"""Cases of a covered run whose loops a compiler makes code of."""
+"""Cases of a covered run whose loops are compiled."""
 CASES = 3000
-"""In which a planted defect is looked for."""
+"""Most cases in which a planted defect is searched for."""
 CUDA = "sdk/lockstep/numerics/cuda"
 COUNTED = (
     *sorted(
@@ -34,7 +34,7 @@ COUNTED = (
 
 
 def first_failure(defect: Defect, kernels: Path, cases: int = CASES, jobs: int = 1) -> Failure | None:
-    """The first case that fails with this defect in the kernels; None if none of so many does."""
+    """Returns the first case that fails with this defect in the kernels; None if none of so many does."""
     environment = {VARIABLE: str(DEFECTS.index(defect) + 1)}
     found = hunt(
         list(defect.kinds), cases=cases, jobs=jobs, most_failures=1, kernels=kernels, environment=environment,
@@ -44,7 +44,7 @@ def first_failure(defect: Defect, kernels: Path, cases: int = CASES, jobs: int =
 
 
 def first_on_device(change: builds.Change, cases: int = CASES, jobs: int = 1) -> Failure | None:
-    """The first case that fails on an emulated device with this change in its kernels."""
+    """Returns the first case that fails on an emulated device with this change in its kernels."""
     header = OUT / "headers" / change.file
     header.parent.mkdir(parents=True, exist_ok=True)
     header.write_text(change.apply((builds.ROOT / CUDA / change.file).read_text()))
@@ -54,7 +54,7 @@ def first_on_device(change: builds.Change, cases: int = CASES, jobs: int = 1) ->
 
 
 def planted(names: list[str], cases: int, jobs: int) -> int:
-    """A table of the defects with the seconds until each is found; 1 if one is not."""
+    """Prints a table of the defects with the seconds until each is found; returns 1 if one is not."""
     chosen = [d for d in DEFECTS if not names or any(name in d.name for name in names)]
     kernels = builds.build("planted", changes())
     print(f"{'seconds':>8}  {'found by':<16}  {'file':<22}  defect", flush=True)
@@ -76,9 +76,9 @@ def planted(names: list[str], cases: int, jobs: int) -> int:
 
 
 def sanitized(kinds: list[str], cases: int | None, seconds: float | None, jobs: int) -> int:
-    """Runs the generators on kernels whose every access is checked; 1 if one is wrong."""
+    """Runs the generators on kernels with checked memory accesses; returns 1 if one access is wrong."""
     kernels = builds.build("sanitized", options=("-DLOCKSTEP_LOOK=sanitized",))
-    # The sanitizer looks for what throws exceptions as it is loaded.
+    # The sanitizer looks up the functions that throw exceptions when it is loaded.
     runtimes = [
         subprocess.run(
             [os.environ.get("CXX", "g++"), f"-print-file-name={name}"], capture_output=True, text=True, check=True
@@ -86,7 +86,7 @@ def sanitized(kinds: list[str], cases: int | None, seconds: float | None, jobs: 
         for name in ("libasan.so", "libstdc++.so")
     ]
     environment = {
-        # The sanitizer's own allocator fills what it gives.
+        # The sanitizer's own allocator fills memory.
         "LD_PRELOAD": " ".join(runtimes), "MALLOC_PERTURB_": "0",
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:max_malloc_fill_size=1073741824:malloc_fill_byte=127",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
@@ -101,19 +101,21 @@ def sanitized(kinds: list[str], cases: int | None, seconds: float | None, jobs: 
 
 
 def small(kinds: list[str], cases: int | None, seconds: float | None, jobs: int, first: int) -> Hunt:
-    """Runs the generators on kernels whose limits are small."""
+    """Runs the generators on kernels with small limits."""
     kernels = builds.build("small", LIMITS)
     return hunt(kinds, cases=cases, seconds=seconds, jobs=jobs, kernels=kernels, first=first, told=tell)
 
 
 def tell(failure: Failure) -> None:
-    """Tells of a failure at once."""
+    """Prints a failure at once."""
     print(f"{failure.after:8.1f} s  {failure.name}: {failure.said}", flush=True)
 
 
 def covered(kinds: list[str], cases: int | None, seconds: float | None, jobs: int) -> int:
-    """Says which lines and branches of the planner's sources the generators never reach, neither as the kernels are nor
-    with small limits: half of the cases each, and a few with compiled loops."""
+    """Prints the lines and branches of the planner's sources that the generators never reach.
+
+    Half of the cases run on the usual kernels, half with small limits, and a few with compiled loops.
+    """
     notes: dict[str, list[Path]] = {name: [] for name in COUNTED}
     for name, changes_ in (("covered", []), ("covered-small", LIMITS)):
         kernels = builds.build(name, changes_, options=("-DLOCKSTEP_LOOK=covered",))

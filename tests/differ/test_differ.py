@@ -1,4 +1,6 @@
-"""Random Programs give the slow executor's bits on every way; a defect would be seen, and a failing case made small."""
+"""Random Programs give the slow executor's bits on every path; a defect would be found, and a failing case is
+shrunk.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def test_a_failing_case_becomes_as_small_as_it_fails() -> None:
     assert case is not None
 
     def fails(c: Case) -> bool:
-        """A fault of all exponentials."""
+        """Returns the check for a fault of all exponentials."""
         return any(i.op == Opcode.FEXP for op in c.program.ops for i in op.instrs) or bool(due_words(c) and False)
 
     with_one = next(c for seed in range(50) if (c := made(f"layers:{seed}")) is not None and fails(c))

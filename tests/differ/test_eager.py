@@ -1,4 +1,4 @@
-"""Values and gradients of networks as the kernels compute them, near those of eager float64."""
+"""Values and gradients of networks computed by the kernels are near those of eager float64."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ NETS = 60
 
 
 def distance(found: np.ndarray, due: np.ndarray) -> float:
-    """The error of a whole tensor, relative to the norm of what is due."""
+    """Returns the error of a whole tensor, relative to the norm of the expected one."""
     return float(np.linalg.norm(found.astype(np.float64) - due)) / max(1e-3, float(np.linalg.norm(due)))
 
 
 def near(found: np.ndarray, due: np.ndarray, error: float) -> bool:
-    """True if the whole tensor lies within that of what is due."""
+    """Returns True if the whole tensor is within this error of the expected one."""
     return distance(found, due) <= error
 
 
 def in_range(case: Case) -> Case:
-    """The case with tokens that its embedding has: torch refuses others."""
+    """Returns the case with tokens that its embedding has, because torch refuses others."""
     state = tuple(a % nets.TOKENS if a is not None and a.dtype == np.int32 else a for a in case.state)
     return replace(case, state=state)
 

@@ -1,6 +1,6 @@
-"""The Programs that random networks become, kept: tracing one takes most of a second, and torch some more.
+"""Caches the Programs of random networks: tracing one takes most of a second, and importing torch seconds.
 
-They stay in out/differ/traced until the tracer or the generator of networks changes.
+The cache is out/differ/traced; it is renewed when the tracer or the generator of networks changes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ TRACED = ROOT / "out/differ/traced"
 
 @cache
 def _sources() -> str:
-    """A digest of what decides how a seed is traced."""
+    """Returns a digest of the sources on which a trace depends."""
     files = [Path(__file__).with_name("nets.py"), *sorted((ROOT / "sdk/lockstep/tracing").glob("*.py"))]
     return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def program_of(seed: int) -> Program | None:
-    """The Program of a seed; None where the tracer refuses it."""
+    """Returns the Program of a seed; None if the tracer refuses it."""
     kept = TRACED / _sources() / str(seed)
     if not kept.exists():
         from tests.differ import nets  # torch takes seconds to import
@@ -42,6 +42,6 @@ def program_of(seed: int) -> Program | None:
 
 
 def make(seed: int, name: str) -> Case | None:
-    """The case of a seed."""
+    """Returns the case of a seed."""
     program = program_of(seed)
     return None if program is None else filled(name, program, seed)

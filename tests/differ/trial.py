@@ -1,4 +1,4 @@
-"""One named case: made, run on all ways, and what came of it in a word."""
+"""Generates one named case, runs it on all paths, and summarises the result."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tests.differ.kinds import made
 from tests.differ.ways import Difference, differences, on_device, ways_of
 
 COMPILED = 97
-"""One case in so many runs compiled loops, too, which a compiler takes seconds for."""
+"""One in so many cases also runs compiled loops, which a compiler needs seconds for."""
 FEW = 4
-"""Ways that a case runs on where it is the planner alone that is looked at."""
+"""Number of paths of a case that only tests the planner."""
 RARE = 16
-"""Such cases run compiled loops so many times more rarely."""
+"""Factor by which such cases run compiled loops more rarely."""
 MOST_MEMORY = 6 << 30
-"""Bytes of addresses that planning may take, the process's own among them."""
+"""Most address space in bytes that planning may use, the process's own included."""
 NOTHING, EQUAL = "none", "equal"
 
 
 def seed_of(name: str) -> int:
-    """A number that a case's name alone decides."""
+    """Returns a number that depends on a case's name alone."""
     return crc32(name.encode())
 
 
 def planned(case: Case) -> None:
-    """Plans a Program that nobody could run, in bounded memory."""
+    """Plans a Program that is too large to run, in bounded memory."""
     program = case.program
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     # A sanitizer takes addresses by the terabyte.
@@ -44,7 +44,7 @@ def planned(case: Case) -> None:
 
 
 def refused(case: Case) -> str:
-    """NOTHING where both the kernels' decoder and numpy's refuse the Program, what happened where one of them does."""
+    """Returns NOTHING if both decoders, the kernels' and numpy's, refuse the Program, else a description."""
     program = case.program
     given = program.header, list(program.descriptors), [to_array(c.header, c.data).reshape(-1) for c in program.consts]
     said = []
@@ -57,7 +57,9 @@ def refused(case: Case) -> str:
 
 
 def first_difference(case: Case, *, quick: bool = False, few: bool = False) -> Difference | None:
-    """The first difference of the case on all its ways, or on a few, of most cases from the kernels' own words."""
+    """Returns the case's first difference on all paths, or on a few; most cases are compared with the kernels' own
+    words.
+    """
     seed = seed_of(case.name)
     ways = random.Random(seed).sample(ways_of(case, seed, all_ways=False), FEW) if few else None
     if (found := next(differences(case, seed, ways, native=few), None)) is not None:
@@ -68,13 +70,13 @@ def first_difference(case: Case, *, quick: bool = False, few: bool = False) -> D
 
 
 def ways_of_compiled() -> list[tuple[str, int, str]]:
-    """Those of a case with compiled loops, each path's compiled for it."""
+    """Returns the paths of a case with compiled loops, each compiled for its own path."""
     first, last = kernels.paths()[0], kernels.paths()[-1]
     return [(last, 1, "run"), (last, 3, "run"), (last, 1, "some"), (last, 2, "sweep"), (first, 1, "run")]
 
 
 def tried(name: str, *, device: str = "", quick: bool = False, compiled: bool = False, few: bool = False) -> str:
-    """EQUAL, NOTHING where the seed gives no case, or what differs; `compiled`: of what runs compiled loops."""
+    """Returns EQUAL, NOTHING if the seed gives no case, or the difference. With `compiled`, compiled loops run."""
     case = made(name)
     if case is None:
         return NOTHING

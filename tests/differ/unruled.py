@@ -1,8 +1,8 @@
-"""Programs of a stranger: the kernels' decoder takes them or not, the rules of a game need not.
+"""Generates Programs that break rules of the validator: the decoders must accept or refuse them consistently.
 
-A Program of another kind, a few fields of which become what the rules forbid: ops that no output needs, words read as
-of another dtype, any stride along k, folds of sequences, registers that nothing reads. What the decoder takes has to
-give the slow executor's bits, and both have to refuse the rest.
+A Program of another kind gets a few forbidden fields: ops that no output needs, words read as another dtype, any stride
+along k, folds of iotas, unread registers. What the kernels' decoder accepts must give the slow executor's bits, and
+both decoders must refuse the rest.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.differ.changed import MOST, changed_op
 
 BASES = (nearly.make, nearly.make, anything.make, layers.make)
 ELEMENTS = 600_000
-"""Of all ops of a case."""
+"""Most elements of all ops of a case."""
 MOST_REGISTERS = 255
-"""The last one that a byte names; an instruction may name it and not read it."""
+"""The largest register number in a byte; an instruction may name it without reading it."""
 
 
 def unruled_op(ops: Sequence[Op], i: int, rng: random.Random) -> Op:
-    """Op i with one thing that a rule forbids more often than not."""
+    """Returns op i with one change that a rule forbids more often than not."""
     op, roll = ops[i], rng.random()
     if roll < 0.25 and op.views and i:
         return _read_otherwise(ops, i, rng)
@@ -43,7 +43,7 @@ def unruled_op(ops: Sequence[Op], i: int, rng: random.Random) -> Op:
         return replace(op, views=(*op.views[:at], view, *op.views[at + 1 :]))
     if roll < 0.9 and op.kind == Kind.MAP and op.views:
         more = [rng.choice(op.views) for _ in range(rng.choice((1, 2, 8 - min(8, len(op.views)))))]
-        # Behind the others, and the registers of the instructions as far behind them as they were.
+        # Appended after the other operands; registers of the instructions shift accordingly.
         n = len(op.views)
 
         def moved(register: int) -> int:
@@ -55,7 +55,7 @@ def unruled_op(ops: Sequence[Op], i: int, rng: random.Random) -> Op:
 
 
 def _read_otherwise(ops: Sequence[Op], i: int, rng: random.Random) -> Op:
-    """A tensor of any dtype in the place of one, at the same strides."""
+    """Returns the op with a tensor of another dtype in place of one, at the same strides."""
     op = ops[i]
     at = rng.randrange(len(op.views))
     others = [j for j in range(i) if ops[j].header.elements >= 1]
@@ -76,7 +76,7 @@ def _strides_along_k(ops: Sequence[Op], op: Op, rng: random.Random) -> Op:
 
 
 def _idle_registers(op: Op, rng: random.Random) -> Op:
-    """Registers, and an immediate, that an instruction names and does not read."""
+    """Adds unread registers and an immediate to an instruction."""
     at = rng.randrange(len(op.instrs))
     old = op.instrs[at]
     reads = 0 if old.op == Opcode.IMM else ARITY[Opcode(old.op)]
@@ -86,7 +86,7 @@ def _idle_registers(op: Op, rng: random.Random) -> Op:
 
 
 def make(seed: int, name: str) -> Case | None:
-    """The case of a seed."""
+    """Returns the case of a seed."""
     rng = random.Random(seed)
     base = rng.choice(BASES)(rng.randrange(1 << 20), name)
     if base is None:
@@ -105,7 +105,7 @@ def make(seed: int, name: str) -> Case | None:
     if work > MOST or sum(op.header.elements for op in ops) > ELEMENTS:
         return None
     if any(not -(2**31) <= x < 2**31 for op in ops for view in op.views for x in (view.offset, *view.strides)):
-        return None  # no file says them
+        return None  # the file format cannot represent these
     if len({op.extents[-1] for op in ops if op.kind == Kind.DRAW}) > 1 or any(op.mode > max(Fold) for op in ops):
         return None
     program = replace(program, ops=counted(ops), outputs=padded(outputs, Alias(Alias.EMPTY_KIND)))

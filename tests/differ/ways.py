@@ -1,8 +1,8 @@
-"""One case on every way that there is to run it: the bits of the slow executor, or where they differ.
+"""Runs one case on every execution path and compares the bits with the slow executor's.
 
-A way is a kernel path, a number of threads and a form: an ordinary step, one that writes into its caller's memory, a
-sweep that shows every op, a step that keeps every op, some ops alone. Each runs twice, and between the two another
-state runs through the same memory.
+A way is a kernel path, a number of threads and a form: an ordinary step, a step into the caller's memory, a sweep over
+every op, a step that keeps every op, or some ops alone. Each runs twice, and in between another state runs through the
+same memory.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from tests.differ.case import CONTEXT, Case
 THREADS = (1, 2, 3, 4)
 FORMS = ("run", "write", "sweep", "keep", "some")
 SMALL = 1 << 18
-"""Work of a case that runs on all ways; a larger one runs on a sample of them."""
+"""Most work of a case that runs on all ways; larger ones run on a sample."""
 PLAIN = 4
-"""One case in so many runs every op by itself, too, as what takes too long to plan does."""
+"""One in so many cases also runs every op by itself, as for a Program that takes too long to plan."""
 COMPUTED = 16
-"""One case in so many is held against numpy and Python's integers where most are against the kernels' own words."""
+"""One in so many cases is compared with numpy and Python's integers; the others with the kernels' own words."""
 SAMPLED = 300
-"""Terms that Python's integers compute of a case."""
+"""Number of terms that Python's integers compute of a case."""
 
 PATTERN = 0xDEADBEEF
 MARGIN = 64
-"""Words around memory of a caller's."""
+"""Guard words around the caller's memory."""
 _WRONG = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, ctypes.POINTER(ctypes.POINTER(ctypes.c_uint32)),
                           *[ctypes.c_void_p] * 3)(lambda _i, _s, out, *_: out[0].__setitem__(0, PATTERN))  # fmt: skip
 WRONG_AT = ctypes.cast(_WRONG, ctypes.c_void_p).value or 0
-"""Where a function of a loop is that writes one word of nobody's."""
+"""Address of a loop function that writes one wrong word."""
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first word that is another one than the slow executor's."""
+    """The first word that differs from the slow executor's."""
 
     way: str
     op: int
@@ -60,13 +60,14 @@ class Difference:
 
 
 def words(array: Array) -> Words:
-    """An array's words, flat."""
+    """Returns an array's words, flat."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint32)
 
 
 def due_words(case: Case, *, native: bool = False) -> list[Words]:
-    """Every op's words as numpy computes them; with `native` the kernels, on their first path and every op by itself:
-    in a tenth of the time."""
+    """Returns every op's words as computed by numpy; with `native` by the kernels, on their first path and op by op, in
+    a tenth of the time.
+    """
     arguments = case.program.header, list(case.program.descriptors), _consts(case)
     if native:
         executor, path = kernels.Executor(*arguments, plain=True), kernels.paths()[0]
@@ -81,7 +82,7 @@ def _consts(case: Case) -> list[Array]:
 
 
 def others(case: Case) -> list[Array | None]:
-    """Another state of the same shapes, whose words are in memory before the case's own."""
+    """Returns another state of the same shapes, which occupies the memory first."""
     rng = np.random.default_rng(1)
     found: list[Array | None] = []
     for array in case.state:
@@ -93,7 +94,7 @@ def others(case: Case) -> list[Array | None]:
 
 
 def ways_of(case: Case, seed: int, all_ways: bool | None = None) -> list[tuple[str, int, str]]:
-    """(path, threads, form), the likeliest to differ first."""
+    """Returns (path, threads, form) triples, those likeliest to differ first."""
     names, rng = kernels.paths(), np.random.default_rng(seed)
     found = [(path, threads, form) for form in FORMS for threads in THREADS for path in reversed(names)]
     if all_ways is None:
@@ -109,8 +110,11 @@ def differences(
     case: Case, seed: int, ways: Sequence[tuple[str, int, str]] | None = None, *, compiled: bool = False,
     native: bool = False,
 ) -> Iterator[Difference]:  # fmt: skip
-    """Each way's first difference; with `compiled` its loops run compiled code, which is of one path alone. With
-    `native` from the kernels' own words, op by op, where the case is none of the one in `COMPUTED`."""
+    """Yields each way's first difference.
+
+    With `compiled`, loops run compiled code, which belongs to one path. With `native`, most cases (all but one in
+    `COMPUTED`) are compared with the kernels' own words, op by op.
+    """
     native = native and seed % COMPUTED != 0
     due = due_words(case, native=native)
     if not native:
@@ -120,7 +124,7 @@ def differences(
     n = len(case.program.ops)
     executor = kernels.Executor(case.program.header, list(case.program.descriptors), _consts(case))
     made: dict[tuple[str, int], Executable] = {}
-    # A plan that its own check refuses is a defect of the planner, whatever runs in its place.
+    # A plan that fails its own check is a defect of the planner, even if a fallback runs.
     if reason := getattr(executor, "plain", ""):
         yield Difference(f"planned, {reason}", 0, 0, 0, 0)
     chosen = ways_of(case, seed) if ways is None else ways
@@ -157,7 +161,7 @@ def _ran(
     executor: Any, case: Case, state: list[Array | None], path: str, threads: int, form: str, some: list[int],
     due: list[Words] | None,
 ) -> dict[int, Words]:  # fmt: skip
-    """The words that one run shows, by op; with a sweep those that differ from `due` alone."""
+    """Returns the words of one run by op; for a sweep only those that differ from `due`."""
     arguments = (state, CONTEXT.seed, *CONTEXT.words, case.dataset)
     if form == "sweep":
         shown: dict[int, Words] = {}
@@ -187,7 +191,10 @@ def _ran(
 def written(
     executor: Any, arguments: tuple[Any, ...], threads: int, path: str, lengths: dict[int, int]
 ) -> dict[int, Words]:
-    """The words that a run leaves in memory of exactly their length; AssertionError for one beside it."""
+    """Returns the words that a run writes to memory of exactly their length.
+
+    Raises AssertionError for a write beyond it.
+    """
     around = {op: np.full(length + 2 * MARGIN, PATTERN, np.uint32) for op, length in lengths.items()}
     within = {op: memory[MARGIN:-MARGIN] for op, memory in around.items()}
     arrays = executor.run(*arguments, False, threads, path, into=within)
@@ -207,7 +214,7 @@ def _compared(found: dict[int, Words], due: list[Words], label: str) -> Differen
 
 
 def against_reference(case: Case, due: list[Words], seed: int) -> Iterator[Difference]:
-    """Sampled elements of the slow executor's words against the specification in Python's integers."""
+    """Compares sampled elements of the slow executor with the specification in Python's integers."""
     rng = np.random.default_rng(seed)
     sources: dict[Tag, list[Words | None]] = {
         Tag.OP: list(due),
@@ -236,8 +243,9 @@ def against_reference(case: Case, due: list[Words], seed: int) -> Iterator[Diffe
 
 
 def on_device(case: Case, seed: int, device: str) -> Difference | None:
-    """The case on a CUDA device, "emulated" or "cuda:0": as it is, or as if a single block kept it busy, where products
-    are cut as those of a large model are."""
+    """Runs the case on a CUDA device, "emulated" or "cuda:0": normally, or as if a single block kept it busy, so that
+    products are split as in large models.
+    """
     due, own = due_words(case), (generate.BUSY_BLOCKS, generate.FEW_TILES)
     try:
         generate.BUSY_BLOCKS, generate.FEW_TILES = (own, (1, 1), (2, 1))[seed % 3]

@@ -1,8 +1,8 @@
-"""Runs cases in a process of its own, and says before and after each which it is: a line of JSON each.
+"""Runs cases in a separate process, and reports each before and after, by lines of JSON.
 
     python -m tests.differ.worker KINDS FIRST STEP [--cases N] [--seconds S] [--kernels FILE] [--device NAME]
 
-A kernel that crashes or hangs takes this process with it alone; the last line says at which case.
+A kernel that crashes or hangs affects only this process; the last line identifies the case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def use_kernels(path: Path) -> None:
-    """Loads the extension at `path` in the place of the installed one. Call it before anything imports that."""
+    """Loads the extension at `path` in place of the installed one. Must be called before anything imports that."""
     name = "lockstep.numerics._native"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -31,7 +31,7 @@ def use_kernels(path: Path) -> None:
 
 
 def use_header(path: Path) -> None:
-    """Lets the emulated device compile this header in the place of its own one of that name."""
+    """Makes the emulated device compile this header in place of its own header of that name."""
     from lockstep.numerics.cuda import emulator
 
     own = emulator.HEADERS
@@ -39,7 +39,7 @@ def use_header(path: Path) -> None:
 
 
 def main() -> None:
-    """Runs until the cases or the seconds are over."""
+    """Runs until the cases or the seconds are used up."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kinds")
     parser.add_argument("first", type=int)
@@ -63,7 +63,7 @@ def main() -> None:
     if "nets" in given.kinds.split(","):
         from tests.differ import nets
 
-        # A trace looks at every object there is for generators that it may draw from: not at torch's million.
+        # A trace searches all objects for random generators; torch's million objects are excluded.
         nets.program_of(0)
         gc.freeze()
 

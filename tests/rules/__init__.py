@@ -1,1 +1,1 @@
-"""The rules of the contracts as rows: a scene, who calls what, and the error or the events that come of it."""
+"""Rules of the contracts as table rows: a scene, a call with its sender, and the resulting error or events."""

@@ -1,4 +1,4 @@
-"""Writes tests/vectors/rules.json anew; with a folder, recordings of it and of random histories, for forge.
+"""Writes tests/vectors/rules.json; with a folder, also recordings of it and of random histories, for forge.
 
 python -m tests.rules [FOLDER]
 """

@@ -1,4 +1,4 @@
-"""The rules of the game, one row each: what `table.py` says of everything else."""
+"""Rows for the rules of the dispute game; `table.py` has all other rows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Part = Callable[[World], Any]
 
 
 def given(i: int, slot: int = 0) -> Part:
-    """The i-th argument of the move that is due."""
+    """Returns the i-th argument of the due move."""
     return lambda w: next_move(w, slot)[2 + i]
 
 
 def due(slot: int = 0, *, of: str, **changed: Any) -> tuple[Any, ...]:
-    """All of them, but for some: `_2` is the third."""
+    """Returns all arguments of the due move, with some changed: `_2` is the third."""
     return tuple(changed.get(f"_{i}", given(i, slot)) for i in range(COUNT[of]))
 
 
@@ -35,22 +35,21 @@ COUNT = {
     "reveal": 3, "pick": 5, "adjacent": 3, "defend": 7, "revealTensor": 7, "postLeaf": 3, "proveOp": 3, "proveAlias": 6,
     "provePadding": 2,
 }  # fmt: skip
-"""Arguments of a move, the game and where it stands among them."""
+"""Number of arguments of each move, with the game and its state among them."""
 
 
 def standing(w: World) -> Any:
-    """As the game on the first slot stands."""
+    """Returns the current state of the game on the first slot."""
     return w.state.games[game(w)].standing
 
 
 def stale(w: World) -> Any:
-    """As it never stood."""
+    """Returns a state that the game never had."""
     return standing(w)._replace(node=OTHER)
 
 
 def turn(mover: str, function: str, events: str, slot: int = 0) -> Iterator[Row]:
-    """A side's turn: the move that is due, made by it, by strangers, in a game that stands elsewhere, and too early an
-    end."""
+    """Yields rows for a side's turn: the due move by the side, by others, with a stale state, and a premature end."""
     parts = due(slot, of=function)
     other = "verifier" if mover.startswith("worker") else f"worker-{slot}"
     yield row(events, mover, f"game.{function}", *parts)
@@ -65,7 +64,7 @@ def turn(mover: str, function: str, events: str, slot: int = 0) -> Iterator[Row]
 
 
 def signed(w: World, root: bytes, by: str = "worker-0", r: int = 0) -> court.Signed:
-    """A signed claim for the first slot's work."""
+    """Returns a signed claim for the first slot's work."""
     work = the_work(w, r)
     said = (Digest(keccak(root)), 2, StateRoot(OTHER), StateRoot(OTHER))
     parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
@@ -74,18 +73,18 @@ def signed(w: World, root: bytes, by: str = "worker-0", r: int = 0) -> court.Sig
 
 
 def the_work(w: World, r: int = 0) -> court.Work:
-    """Of the first slot."""
+    """Returns the work of the first slot."""
     ro = w.round(r)
     return court.Work(w.job, r, ro.attempt, 0, ro.seed, ro.base)
 
 
 def opening(at: int, /, slot: int = 0, **changed: Any) -> tuple[Part, ...]:
-    """The arguments of `open` on one transition."""
+    """Returns the arguments of `open` on one transition."""
     return tuple(_part(i, lambda w: at_step(w, at, slot, **changed)) for i in range(7))
 
 
 def the_whole(slot: int = 0, nonce: int = 0) -> tuple[Part, ...]:
-    """The arguments of `open` on a whole trace."""
+    """Returns the arguments of `open` on a whole trace."""
     return tuple(_part(i, lambda w: whole(w, slot, nonce)) for i in range(7))
 
 
@@ -94,12 +93,12 @@ def _part(i: int, arguments: Part) -> Part:
 
 
 def transition(t: int, **changed: Any) -> Part:
-    """Where a transition starts and which Program it runs, with something wrong."""
+    """Returns the start and Program of a transition, with one defect."""
     return lambda w: replace(at_step(w, t)[6], **changed)
 
 
 def shown(**changed: Any) -> Part:
-    """The proof of the op, with something wrong."""
+    """Returns the proof of the op, with one defect."""
     return lambda w: next_move(w, 0)[4]._replace(**changed)
 
 
@@ -110,11 +109,11 @@ WRONG: dict[str, list[tuple[str, int, Any]]] = {
                      ("ProofInvalid", 5, OTHER)],
     "proveAlias": [("StatementWrong", 2, b"another"), ("ProofInvalid", 3, b"another"), ("ProofInvalid", 4, OTHER)],
 }  # fmt: skip
-"""One argument of a move that is wrong, and what is said of it."""
+"""Wrong values of single arguments, with the resulting errors."""
 
 
 def spoiled(mover: str, function: str, slot: int = 0) -> Iterator[Row]:
-    """The move that is due with each of its arguments wrong."""
+    """Yields rows for the due move with each argument wrong."""
     for error, i, wrong in WRONG[function]:
         parts = list(due(slot, of=function))
         parts[i] = wrong
@@ -131,7 +130,7 @@ MOVES: dict[str, tuple[Any, ...]] = {
     "pickElement": (0,), "postPartials": (b"",), "pickPartial": (0, b""), "stage": (NO_PROOF,), "proveOp": (NO_PROOF,),
     "proveAlias": (b"", b"", NO_DIGEST, []), "provePadding": (), "resolve": (),
 }  # fmt: skip
-"""Every move, with as little as it takes."""
+"""Every move, with minimal arguments."""
 
 # fmt: off
 GAMES: dict[str, list[Row]] = {

@@ -1,4 +1,4 @@
-"""What a row of the table is."""
+"""The form of a row in the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN_ERRORS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One call in a scene, and what comes of it."""
+    """One call in a scene, and its expected result."""
 
     expects: str
     sender: str | Callable[[World], str]
@@ -27,10 +27,10 @@ class Row:
 
     @property
     def is_refusal(self) -> bool:
-        """Errors are known by name, and so are events."""
+        """True if an error is expected."""
         return self.expects.partition("(")[0] in {*HINTS, *TOKEN_ERRORS}
 
 
 def row(expects: str, sender: str | Callable[[World], str], function: str, *arguments: Any) -> Row:
-    """A row of the table."""
+    """Returns a row of the table."""
     return Row(expects, sender, function, arguments)

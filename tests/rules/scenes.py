@@ -1,4 +1,4 @@
-"""The scenes in which calls are tried: each is another one and some calls more."""
+"""Scenes in which calls are tried: each extends another scene by some calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.memory import abi
 from tests.support.params import amended
 
 SHORT = amended(PARAMS, rounds=1, max_fail=0, witnesses=0, witness_fee=0, carry_period=0)
-"""A job of one round that draws nobody."""
+"""A job of one round without witnesses."""
 DISTINCT = amended(
     PARAMS, dataset_rows=2, row_length=3, shared_depth=4, payload_depth=5, inner_steps=6, rounds=7, slots=8,
     min_slots=1, max_lead=9, max_fail=10, join_seconds=11, train_seconds=12, reveal_seconds=13, attest_seconds=14,
@@ -39,30 +39,32 @@ DISTINCT = amended(
         "dataset_root", "genesis_shared", "genesis_outer", "zero_carry", "zero_payload")
     },
 )  # fmt: skip
-"""A job no two of whose terms are the same."""
+"""A job whose terms are pairwise different."""
 PRICED = amended(SHORT, gas_price=1, fee_cap=100_000, slot_stake=10_400_000, merge_stake=10_400_000)
-"""A job in which a gas costs 7 parts of 100,000 at these blocks' base fee."""
+"""A job in which one gas costs 7 parts of 100,000 at these blocks' base fee."""
 ALONE = amended(SHORT, slots=1, min_slots=1)
 OWNERS = amended(SHORT, aggregator="0x" + 40 * "0")
-"""A job whose owners of slots merge."""
+"""A job whose slot owners merge."""
 DUO = amended(PARAMS, rounds=2)
 MANY = amended(PARAMS, slots=1, min_slots=1, rounds=21, carry_period=0)
-"""A job of more rounds than a witness's stake has fees."""
+"""A job with more rounds than a witness's stake covers fees."""
 RECEIPTS: tuple[tuple[dict[int, int], int], ...] = (
     ({}, 7), ({0: 6, 1: 5, 2: 3}, 7), ({0: 2}, 3), ({0: 2, 1: 1, 2: 3}, 3), ({0: 7, 1: 6, 2: 6}, 7),
     ({0: 7, 1: 7, 2: 0}, 7), ({0: 7, 1: 0, 2: 0}, 6),
 )  # fmt: skip
-"""Who names whom, and who is accepted: one voice decides of the others, never of its own slot; by half."""
+"""Receipts (who names whom) and accepted slots: one voice decides about others, never about its own slot; half
+suffices.
+"""
 WIDE = amended(PARAMS, rounds=1, max_fail=0, carry_period=0, inner_steps=3, step_program=wide.program().root)
 """A job of four transitions, in whose states several tensors move."""
 CROWD = amended(PARAMS, witnesses=4)
-"""A job in which two witnesses may fall on one claim."""
+"""A job in which two witnesses may be drawn for one claim."""
 BROKEN = amended(SHORT, dataset_rows=1 << 31)
-"""A job of a dataset that no Program can read."""
+"""A job with a dataset that no Program can read."""
 KEY = {keeper: Digest(keccak(keeper.encode())) for keeper in ("market", "game", "witnesses", "demands")}
-"""Of locks that no claim has."""
+"""Keys of locks that belong to no claim."""
 LINKS = 8
-"""Of the witness's hash chain."""
+"""Length of the witness's hash chain."""
 ROW = constant.held(constant.ROW)
 
 
@@ -70,27 +72,27 @@ ROW = constant.held(constant.ROW)
 
 
 def code_of(program: Program) -> defects.Code:
-    """A Program as evidence and answers name it."""
+    """Returns a Program as named by evidence and answers."""
     return defects.Code(program.header, program.ops_root, program.consts_root)
 
 
 ENCODE = code_of(constant.encode_program())
 EVIDENCE = defects.Evidence(defects.Subject.DATASET)
-"""What is wrong with BROKEN."""
+"""Evidence against BROKEN."""
 
 
 def preimage(serial: int) -> Digest:
-    """Of the witness's chain; its top is serial 0."""
+    """Returns a preimage of the witness's chain; its head is serial 0."""
     return draws.chained(Digest(keccak(b"witness")), LINKS - serial)
 
 
 def audit(w: World, r: int = 0) -> Any:
-    """The round's."""
+    """Returns the id of the round's audit."""
     return ids.audit_id(w.job, r, w.round(r).attempt)
 
 
 def word(w: World, i: int = 0, state: StateRoot | None = None, agrees: bool = True, r: int = 0, **changed: Any) -> Word:
-    """What the drawn witness says about the slot of its i-th duty."""
+    """Returns the drawn witness's verdict about the slot of its i-th duty."""
     duty, seen = w.state.duties[audit(w, r), i], w.state.audits[audit(w, r)]
     made, link = w.made(duty.slot, r), preimage(duty.serial)
     u = draws.seen_of(draws.step_of(link, seen.beacon, i, made.transitions), made.transitions)
@@ -103,30 +105,30 @@ def word(w: World, i: int = 0, state: StateRoot | None = None, agrees: bool = Tr
 
 
 def drawn(w: World, i: int = 0, r: int = 0) -> str:
-    """The witness of the i-th duty."""
+    """Returns the name of the i-th duty's witness."""
     return NAMES[w.state.duties[audit(w, r), i].account]
 
 
 def leaf_of(w: World, i: int, u: int, r: int = 0, further: int = 0) -> StateLeaf:
-    """The leaf of S_u of the i-th duty's claim, where its preimage says or some leaves further."""
+    """Returns the leaf of S_u in the i-th duty's claim that its preimage selects, or a later leaf."""
     duty, beacon = w.state.duties[audit(w, r), i], w.state.audits[audit(w, r)].beacon
     return w.made(duty.slot, r).leaf(draws.leaf_word(preimage(duty.serial), beacon, i) + further, u)
 
 
 def bound(w: World, said: Word, i: int = 0, r: int = 0) -> Digest:
-    """The commitment to a witness's word."""
+    """Returns the commitment to a witness's verdict."""
     duty = w.state.duties[audit(w, r), i]
     claim = w.claim(duty.slot, r)
     return draws.commitment(claim, duty.account, said.state, said.leaf.digest, said.preimage, said.salt)
 
 
 def demand(w: World, slot: int = 0, r: int = 0) -> Digest:
-    """The first on a slot's claim."""
+    """Returns the id of the first demand on a slot's claim."""
     return payload_demand_id(w.claim(slot, r), 0)
 
 
 def shown(w: World, id_: Digest, slot: int = 0, carry: bool = False) -> list[Shown]:
-    """The leaves that a demand names."""
+    """Returns the leaves that a demand names."""
     asked, value = w.state.demands[id_], w.made(slot).step(2).value
     contents = {0: constant.held(value), 1: constant.held(constant.CARRY)}
     return list(payload_answer(
@@ -136,7 +138,7 @@ def shown(w: World, id_: Digest, slot: int = 0, carry: bool = False) -> list[Sho
 
 
 def committed(w: World, sender: str, function: str, *arguments: Any) -> Digest:
-    """The commitment to a call."""
+    """Returns the commitment to a call."""
     call: MarketCall = w.call(sender, function, *arguments)
     return digest_of(call.sender, abi.data_of(call))
 
@@ -148,11 +150,11 @@ HOLDING = defects.Evidence(
         defects.Piece(bytes(ROW.data)),
     ),
 )
-"""Of what is right."""
+"""Evidence about a valid part."""
 NOTHING = defects.Evidence(defects.Subject.DATASET)
 """Evidence that shows nothing."""
 CHOSEN = Digest(keccak(b"chosen"))
-"""A preimage that is in no chain."""
+"""A preimage outside of every chain."""
 BY = "verifier", "validator.proveInvalid"
 
 
@@ -164,21 +166,21 @@ WRONG_ANSWERS = {
     "of another leaf": (*ANSWER_ROW[:4], (Row(bytes(4), ()),)),
     "of a short leaf": (*ANSWER_ROW[:4], (Row(bytes(3), ()),)),
 }  # fmt: skip
-"""What is wrong with them -> committed answers."""
+"""Maps a defect to committed wrong answers."""
 
 
 def game(w: World, slot: int = 0, nonce: int = 0, r: int = 0) -> GameId:
-    """The verifier's on a claim."""
+    """Returns the id of the verifier's game on a claim."""
     return game_id(w.claim(slot, r), ACCOUNTS["verifier"], nonce)
 
 
 def whole(w: World, slot: int = 0, nonce: int = 0) -> tuple[Any, ...]:
-    """Opens a game on a whole trace."""
+    """Returns the opening of a game on a whole trace."""
     return w.claim(slot), w.held[w.claim(slot)].body, nonce, 0, StateRoot(bytes(32)), (), moves.NO_TRANSITION
 
 
 def at_step(w: World, t: int, /, slot: int = 0, **changed: Any) -> tuple[Any, ...]:
-    """Opens a game on one transition of a slot's claim."""
+    """Returns the opening of a game on one transition of a slot's claim."""
     made = w.held[w.claim(slot)]
     program = made.step(t).program
     prev = made.state_zero if t == 1 else made.trace[t - 2]
@@ -193,7 +195,7 @@ def at_step(w: World, t: int, /, slot: int = 0, **changed: Any) -> tuple[Any, ..
 
 
 def _locks(w: World) -> None:
-    """A lock of each keeper, and an escrow."""
+    """Creates a lock of each keeper, and an escrow."""
     for keeper, key in KEY.items():
         w.do(keeper, "vault.lock", "worker-0", key, 1_000)
     w.do("market", "vault.escrow", "requester", 5_000)
@@ -209,84 +211,84 @@ def _drawn(w: World, r: int = 0) -> World:
 
 
 def _says(w: World, i: int = 0, r: int = 0, **said: Any) -> World:
-    """The account that was drawn commits to a word."""
+    """The drawn witness commits to a verdict."""
     return w.then(drawn(w, i, r), "witnesses.commit", audit(w, r), i, bound(w, word(w, i, r=r, **said), i, r))
 
 
 def _shows(w: World, i: int = 0, r: int = 0, **said: Any) -> World:
-    """The account that was drawn opens its word."""
+    """The drawn witness reveals its verdict."""
     return w.then(drawn(w, i, r), "witnesses.reveal", audit(w, r), i, word(w, i, r=r, **said))
 
 
 def _convicted(w: World, t: int, i: int = 0) -> World:
-    """The claim of a duty is convicted, at a step or without one."""
+    """Convicts the claim of a duty, at a step or without one."""
     return _fallen(w, w.state.duties[audit(w), i].slot, t=t)
 
 
 def _final(w: World) -> World:
-    """The round ends without the convicted."""
+    """Ends the round without the convicted claims."""
     left = tuple(s for s in range(3) if w.state.claims[w.claim(s)].status == ClaimStatus.REVEALED)
     return w.attest(slots=left).freeze(slots=left).merge().finalize()
 
 
 def _fallen(w: World, slot: int, r: int = 0, t: int = 1) -> World:
-    """A claim is convicted, at a step or without one."""
+    """Convicts a claim, at a step or without one."""
     w.do("game", "market.onOpen", w.claim(slot, r), w.made(slot, r).body)
     return w.then("game", "market.onConvicted", w.claim(slot, r), t, [ACCOUNTS["verifier"]], [])
 
 
 def _second(w: World, **said: Any) -> World:
-    """Everybody has committed in the second round; most claims say that they carry."""
+    """All commit in the second round; most claims start from a carry."""
     return w.later().start(1).seal(1).commit(1, **{"carries": True, **said})
 
 
 def _left_out(w: World, slots: tuple[int, ...]) -> None:
-    """Only these slots revealed in the round before, or stand."""
+    """Only these slots revealed in the previous round, or are valid."""
     w.attest(slots=slots).freeze(slots=slots).merge(rounds=2)
     _second(w)
 
 
 def _over(w: World, r: int = 1) -> World:
-    """Round r is merged, and its window is over."""
+    """Merges round r and passes its window."""
     return _shut(w.attest(r).freeze(r).merge(r, rounds=1), r)
 
 
 def _shut(w: World, r: int = 0) -> World:
-    """The window of a merged round is about to be over."""
+    """Moves to just before the end of a merged round's window."""
     return w.until(w.round(r).merged_at + PARAMS.windows.challenge_seconds - 1)
 
 
 def _shut_(w: World, r: int = 0) -> World:
-    """The window of a round, merged or failed, is over."""
+    """Moves past the window of a round, merged or failed."""
     return _shut(w, r).later()
 
 
 def _paid(w: World) -> World:
-    """The first of two rounds that stand on one another is final."""
+    """Finalises the first of two rounds based on one another."""
     return _over(w).later().then("poor", "market.finalize", JOB, 0)
 
 
 def _again(w: World) -> None:
-    """The first round is merged anew, and the second runs once more."""
+    """Merges the first round again, and repeats the second."""
     _rewound(w)
     w.merge(by=merger(w), rounds=2).later()
     _second(w).reveal(1, carries=True)
 
 
 def _failed(w: World, r: int = 0) -> World:
-    """Too few join round r."""
+    """Fails round r by too few joins."""
     return w.start(r, slots=(0,)).later(60).then("poor", "market.seal", w.job, r)
 
 
 def _game_in_a_failed_round(w: World) -> None:
-    """Nobody merges while a game is open."""
+    """Fails a round without a merge while a game is open."""
     w.do("game", "market.onOpen", w.claim(0), w.made(0).body)
     w.later(4 * 60).do("poor", "market.finalize", JOB, 0)
     _second(w)
 
 
 def _priced(w: World) -> None:
-    """A payload is demanded in a job that pays gas."""
+    """Demands a payload in a job that pays for gas."""
     for name in ("requester", "worker-0", "worker-1", "worker-2", "verifier"):
         w.do(name, "token.mint", name, 10**9)
         w.do(name, "vault.deposit", 10**8)
@@ -295,26 +297,26 @@ def _priced(w: World) -> None:
 
 
 def _alone(w: World) -> None:
-    """The only slot of a job is revealed."""
+    """Reveals the only slot of a job."""
     w.create(ALONE, 2)
     w.start(slots=(0,)).seal().commit(slots=(0,)).reveal(slots=(0,))
 
 
 def _spoken(masks: Mapping[int, int]) -> Callable[[World], World]:
-    """So many speak, each for whom it names, and the time is over."""
+    """Returns an act: so many speakers give receipts with these masks, and the time passes."""
     return lambda w: w.then("poor", "market.attest", JOB, 0, [w.receipt(who, mask) for who, mask in masks.items()]
         ).until(w.round().attest_ends - 1)  # fmt: skip
 
 
 def _four_games(w: World) -> None:
-    """Four play on one claim, whose worker is silent."""
+    """Opens four games on one claim with a silent worker."""
     for who in ("verifier", "mallory", "witness", "worker-1"):
         w.do(who, "game.open", *whole(w, 0))
     w.later(149)
 
 
 def _fees_due(w: World) -> None:
-    """The last round failed with a duty open, its base was voided, and it runs again."""
+    """The last round failed with an open duty, its base was voided, and it runs again."""
     w.create(DUO, 7)
     _enrolled(w)
     _drawn(w.to_revealed()).attest().freeze().merge(rounds=2).later().to_revealed(1)
@@ -323,23 +325,23 @@ def _fees_due(w: World) -> None:
 
 
 def _word_on_voided_work(w: World) -> None:
-    """While a game is open on the claim that it was about."""
+    """Keeps a game open on the claim that a verdict was about."""
     _shows(_says(w, r=1), r=1).do("game", "market.onOpen", w.claim(_looked_at(w), 1), w.made(_looked_at(w), 1).body)
     _rewound(w)
 
 
 def _looked_at(w: World) -> int:
-    """The slot of the second round that the witness was drawn for."""
+    """Returns the slot of the second round for which the witness was drawn."""
     return w.state.duties[audit(w, 1), 0].slot
 
 
 def asked_for(w: World) -> Digest:
-    """The demand for the carry that the witness's claim starts from."""
+    """Returns the demand for the carry from which the witness's claim starts."""
     return demand(w, _looked_at(w), 1)
 
 
 def _asked_for(w: World) -> World:
-    """It is made."""
+    """Makes that demand."""
     return w.then("verifier", "demands.carryUnavailable", w.job, 1, _looked_at(w), 0)
 
 
@@ -349,7 +351,7 @@ def _owners(w: World) -> None:
 
 
 def _many_silent(w: World) -> None:
-    """The only witness is silent in every round, and nobody says so before the last; twenty fines are taken."""
+    """The only witness is silent in every round, which is not reported before the last; twenty fines are taken."""
     w.create(MANY, 6).then("witness", "witnesses.enrol", w.job, preimage(0))
     for r in range(MANY.schedule.rounds):
         w.start(r, (0,)).seal(r).commit(r, (0,)).reveal(r, (0,))
@@ -359,11 +361,11 @@ def _many_silent(w: World) -> None:
 
 
 LOOKED = 2
-"""The step to which the witness looks in the job in which it does not look to the end."""
+"""Step up to which the witness replays in the job in which it does not replay to the end."""
 
 
 def _wide(w: World, t: int) -> World:
-    """A witness is drawn for a claim of such states, with the luck to look so far, at a leaf of a tensor of several."""
+    """Draws a witness for a claim with such states, with t* and a leaf in a tensor of several leaves as needed."""
     for nonce in range(2, 99):
         tried = _wide_of(w.fork(), nonce)
         duty, beacon = tried.state.duties[audit(tried), 0], tried.state.audits[audit(tried)].beacon
@@ -380,28 +382,28 @@ def _wide_of(w: World, nonce: int) -> World:
 
 
 def elsewhere(w: World) -> Word:
-    """The drawn leaf of the state before, which is as well proven."""
+    """Returns the drawn leaf of the previous state, with a valid proof."""
     return word(w, leaf=leaf_of(w, 0, LOOKED - 1))
 
 
 def with_leaf(**changed: Any) -> Callable[[World], Word]:
-    """The witness's word, something of its leaf changed."""
+    """Returns the witness's verdict with a changed leaf."""
     return lambda w: word(w, leaf=replace(word(w).leaf, **changed))
 
 
 def next_leaf(w: World) -> Word:
-    """A leaf of the right state, and the next one to what is drawn."""
+    """Returns the leaf after the drawn one, of the right state."""
     return word(w, leaf=leaf_of(w, 0, LOOKED, further=1))
 
 
 def last_state(w: World) -> Word:
-    """S_T, which is public with the claim."""
+    """Returns S_T, which the claim publishes."""
     made = w.made(w.state.duties[audit(w), 0].slot)
     return word(w, state=made.trace[3], proof=tuple(merkle.proof(made.levels, 3)))
 
 
 def _crowd(w: World) -> None:
-    """One claim is revealed where four witnesses are to be drawn for two at least, and the beacon is there."""
+    """Reveals one claim where four witnesses are to be drawn for at least two, with the beacon available."""
     w.create(CROWD, 9).start().seal()
     for who in ("witness", "verifier", "mallory"):
         w.do(who, "witnesses.enrol", w.job, preimage(0))
@@ -410,38 +412,38 @@ def _crowd(w: World) -> None:
 
 
 def _rewound(w: World) -> None:
-    """The first round's merge is convicted while the second round has begun."""
+    """Convicts the first round's merge after the second round has begun."""
     w.do("game", "market.onOpen", w.claim(MERGE_SLOT), w.held[w.claim(MERGE_SLOT)].body)
     _convict_merge(w)
 
 
 def _convict_merge(w: World) -> World:
-    """The merge is convicted."""
+    """Convicts the merge."""
     return w.then("game", "market.onConvicted", w.claim(MERGE_SLOT), 1, [ACCOUNTS["verifier"]], [])
 
 
 def merger(w: World, r: int = 0) -> str:
-    """Whoever's turn it is to merge."""
+    """Returns the name of the account that may merge."""
     return NAMES[views.merger_of(w.state, w.block, w.job, r)]
 
 
 def _turns(w: World, count: int = 1) -> World:
-    """So many turns after a merge that nobody backs: the next call is in the first second of the next."""
+    """Passes so many turns after an unbacked merge: the next call is in the first second of the next turn."""
     return w.later(count * PARAMS.merge.turn_seconds - 1)
 
 
 def _merged(w: World, rounds: int = 0) -> World:
-    """By whoever's turn it is."""
+    """Merges by the account that may merge."""
     return w.merge(by=merger(w), rounds=rounds)
 
 
 def _half(w: World, r: int = 0) -> World:
-    """The next call is in the first second of the second half of a merge's window."""
+    """Moves to the first second of the second half of a merge's window."""
     return w.until(w.round(r).merged_at + PARAMS.windows.challenge_seconds // 2 - 1)
 
 
 def _lingering(w: World) -> None:
-    """The same while a game is open on a claim of the second round."""
+    """Convicts the merge while a game is open on a claim of the second round."""
     w.do("game", "market.onOpen", w.claim(0, 1), w.made(0, 1).body)
     _rewound(w)
 
@@ -450,7 +452,7 @@ SWAPPED = ("worker-1", "worker-0", "worker-2")
 
 
 def _swapped(w: World) -> None:
-    """In the second round two workers have each other's slot; all claims name the carry of their slot."""
+    """In the second round two workers have exchanged slots; all claims name their slot's carry."""
     w.do("requester", "market.startRound", w.job, 1)
     w.until(views.shared_from(w.params, w.round(1)))
     for slot, who in enumerate(SWAPPED):
@@ -465,30 +467,30 @@ AHEAD = amended(PARAMS, max_lead=2, carry_period=0)
 UNCARRIED = amended(PARAMS, carry_period=0)
 TWO = amended(PARAMS, witnesses=2)
 UNHURRIED = amended(PARAMS, carry_period=0, audit_seconds=73)
-"""A job whose witnesses may speak for long."""
+"""A job with long windows for witnesses."""
 
 
 def _ahead(w: World) -> None:
-    """As many rounds are merged and not final as may be."""
+    """Merges the most rounds that may be in flight."""
     w.create(AHEAD, 4)
     w.to_merged(rounds=2).later().to_merged(1, rounds=1)
 
 
 def _unbacked_ahead(w: World) -> None:
-    """The same, and the last one is not backed."""
+    """Merges the most rounds that may be in flight, the last one unbacked."""
     w.create(AHEAD, 4)
     _turns(w.to_merged(rounds=2).later(130).to_merged(1))
 
 
 def _settled_early(w: World) -> None:
-    """A round is settled before the last one is merged, which is not backed."""
+    """Settles a round before the last one is merged, which is unbacked."""
     w.create(AHEAD, 4)
     w.to_merged(rounds=2).later(130).to_revealed(1).attest(1).finalize().freeze(1)
     _turns(w.merge(1))
 
 
 def _two_settled(w: World) -> None:
-    """Two rounds settle within a turn, the second as half of the third one's window is over."""
+    """Settles two rounds within a turn, the second when half of the third's window has passed."""
     w.create(amended(AHEAD, rounds=4, max_lead=3), 11)
     half = PARAMS.windows.challenge_seconds // 2
     w.to_merged(rounds=3).later().to_merged(1, rounds=2).until(w.round(1).merged_at + half - 42).to_merged(2)
@@ -497,7 +499,7 @@ def _two_settled(w: World) -> None:
 
 
 def _two_to_draw(w: World, *enrolled: str) -> None:
-    """Two witnesses are to be drawn, and these are there."""
+    """Prepares a draw of two witnesses, with these enrolled."""
     w.create(TWO, 3).start().seal()
     for who in enrolled:
         w.do(who, "witnesses.enrol", w.job, preimage(0))
@@ -505,7 +507,7 @@ def _two_to_draw(w: World, *enrolled: str) -> None:
 
 
 def _two_duties(w: World) -> None:
-    """One witness is drawn for two rounds, and in the first one it may still speak."""
+    """Draws one witness for two rounds; in the first one it may still act."""
     w.create(UNHURRIED, 12)
     _enrolled(w)
     _drawn(w.to_revealed()).attest().then("poor", "market.attest", w.job, 0, [w.receipt(64, by="witness")])
@@ -517,12 +519,12 @@ def _void(w: World) -> None:
 
 
 def _liars(w: World) -> None:
-    """Each slot lies in a way of its own."""
+    """Gives each slot a different lie."""
     w.to_revealed(lies={0: Lie.VALUE, 1: Lie.PADDING, 2: Lie.ALIAS})
 
 
 def _until(slot: int, phase: moves.GamePhase) -> Callable[[World], None]:
-    """The verifier's game is played until it is there: on the first slot's trace, on another's first step."""
+    """Plays the verifier's game to a phase: on the first slot's trace, or on another slot's first step."""
 
     def build(w: World) -> None:
         if game(w, slot) not in w.state.games:
@@ -535,7 +537,7 @@ def _until(slot: int, phase: moves.GamePhase) -> Callable[[World], None]:
 
 
 def next_move(w: World, slot: int) -> tuple[Any, ...]:
-    """What the side whose turn it is does in the game on a slot: the worker as it claimed, the verifier truly."""
+    """Returns the next move in the game on a slot: the worker's as claimed, the verifier's by the truth."""
     id_ = game(w, slot)
     g, made = w.state.games[id_], w.held[w.claim(slot)]
     log = [
@@ -930,4 +932,4 @@ SCENES: Mapping[str, tuple[str, Callable[[World], object]]] = {
         "verifier", "validator.commit", [committed(w, *BY, w.job, HOLDING), committed(w, *BY, w.job, NOTHING),
                                          committed(w, *BY, JOB, NOTHING), committed(w, *BY, JOB, HOLDING)]).later(1)),
 }  # fmt: skip
-"""Name -> the scene that it begins with, and what is done more."""
+"""Maps a scene's name to the scene that it extends and the added acts."""

@@ -1,8 +1,8 @@
-"""The rules, one row each: what is expected, who calls what, with what.
+"""Rows of the rules: expectation, sender, function, arguments.
 
-An expectation is an error's name, the names of the events in order, or either of them with its values in brackets:
-`Credited(worker-0, 101)`. Arguments that are functions are asked of the scene's world. The calls that a game is made of
-are in games.py.
+An expectation is an error's name or the names of the events in order, either with values in brackets:
+`Credited(worker-0, 101)`. Arguments that are functions are evaluated in the scene's world. games.py has the calls of
+games.
 """
 
 from __future__ import annotations
@@ -65,73 +65,75 @@ NO_JOB = job_of(PARAMS, 99)
 NO_WORD = bytes(32)
 OTHER_BODY = Body(TraceRoot(OTHER), StateRoot(OTHER), StateRoot(OTHER))
 MERGE_LOCK = PARAMS.merge.stake + 2 * PARAMS.round_pay
-"""Of a merge that backs two rounds."""
+"""Lock of a merge that backs two rounds."""
 
 
 def claim(slot: int, r: int = 0) -> Callable[[World], Any]:
-    """The id of a slot's claim."""
+    """Returns the id of a slot's claim."""
     return lambda w: w.claim(slot, r)
 
 
 def body(slot: int, r: int = 0) -> Callable[[World], Any]:
-    """What a slot claims; MERGE_SLOT: what the merge does."""
+    """Returns the body of a slot's claim, or of the merge for MERGE_SLOT."""
     return lambda w: w.held[w.claim(slot, r)].body
 
 
 def again(r: int = 0) -> tuple[Callable[[World], Any], ...]:
-    """The outputs of the merge that stands."""
+    """Returns the outputs of the current merge."""
     return tuple(lambda w, out=out: getattr(body(MERGE_SLOT, r)(w), out) for out in ("out", "out2"))
 
 
 def replaced(w: World) -> Any:
-    """The id of the merge that was made first."""
+    """Returns the id of the first merge."""
     return ids.claim_id(w.job, 0, 0, MERGE_SLOT)
 
 
 def last_audit(w: World) -> Any:
-    """The audit of the job's last round."""
+    """Returns the audit of the job's last round."""
     return audit(w, w.params.schedule.rounds - 1)
 
 
 def second_audit(w: World) -> Any:
-    """Of the second round."""
+    """Returns the audit of the second round."""
     return audit(w, 1)
 
 
 def opened(slot: int, r: int = 0, **changed: Any) -> Callable[[World], Any]:
-    """A slot's reveal."""
+    """Returns a slot's reveal."""
     return lambda w: w.opened(slot, r, **changed)
 
 
 def receipts(*speakers: int, **said: Any) -> Callable[[World], Any]:
-    """What `attest` takes."""
+    """Returns signed receipts of these speakers, the argument of `attest`."""
     return lambda w: [w.receipt(who, **said) for who in speakers]
 
 
 def bodies(*slots: int) -> Callable[[World], Any]:
-    """What `freeze` takes."""
+    """Returns the argument of `freeze`."""
     return lambda w: w.bodies(slots=slots)
 
 
 def other_body(part: str) -> Callable[[World], Any]:
-    """The first slot's reveal with one word of its body wrong."""
+    """Returns the first slot's reveal with one wrong word in its body."""
     return lambda w: w.opened(0, body=replace(w.made(0).body, **{part: OTHER}))
 
 
 def but_for(slot: int) -> Callable[[World], Any]:
-    """What `freeze` takes, with one body wrong."""
+    """Returns the argument of `freeze` with one wrong body."""
     return lambda w: [OTHER_BODY if s == slot else said for s, said in enumerate(w.bodies())]
 
 
 def _of_void(slots: int) -> str:
-    """The end of a void job of which so many slots were paid: the deposit's rest is the prover's to 30 %."""
+    """Returns the events at the end of a void job with so many paid slots: 30 % of the remaining deposit go to the
+    prover.
+    """
     left = PARAMS.deposit - slots * PARAMS.role.slot_price
     return (f"Credited(requester, {PARAMS.escrow}) Credited(verifier, {left * 30 // 100}) "
             f"Credited({BURN}, {left - left * 30 // 100}) JobDone")  # fmt: skip
 
 
 def permit(amount: int, *, by: str = "mallory", deadline: int = 1 << 40) -> tuple[Callable[[World], Any], ...]:
-    """Deadline, v, r and s of a permit of mallory's for the vault."""
+    """Returns deadline, v, r and s of mallory's permit for the vault."""
 
     def signed(w: World) -> bytes:
         return signature(by, permit_digest(w.state, ACCOUNTS["mallory"], ACCOUNTS["vault"], amount, deadline))
@@ -140,23 +142,23 @@ def permit(amount: int, *, by: str = "mallory", deadline: int = 1 << 40) -> tupl
 
 
 def invalid_job(**changed: Any) -> Row:
-    """A job whose parameters nobody takes."""
+    """Returns a row of a job with refused parameters."""
     p = amended(PARAMS, **changed)
     return row("JobInvalid", "requester", "market.create", p, 3, 1 << 100)
 
 
 def paid(slots: int) -> str:
-    """The end of a round with so many slots that are paid, and a merge."""
+    """Returns the events at the end of a round with so many paid slots and a merge."""
     return "RoundFinal " + (slots + 1) * "Unlocked Paid Credited "
 
 
 def words(slot: int, upto: int = 3) -> Callable[[World], Any]:
-    """What a slot's claim of the first round says."""
+    """Returns the words of a slot's claim in the first round."""
     return lambda w: list(w.made(slot).body.words)[:upto]
 
 
 def only(*senders: str, function: str, arguments: tuple[Any, ...]) -> list[Row]:
-    """Everybody else is turned away: people, and the contracts that are not named."""
+    """Returns rows in which all other senders are refused: people, and contracts that are not named."""
     others = [name for name in ("mallory", "token", "market", "game", "validator", "witnesses", "demands")
               if name not in senders]  # fmt: skip
     return [row(f"Unauthorized({who})", who, function, *arguments) for who in others]
@@ -194,11 +196,11 @@ PHASES = {
     "training": "TRAINING", "too late to commit": "REVEALING", "attesting": "ATTESTING", "freezing": "FREEZING",
     "merging": "MERGING", "merged": "LEAD", "final": "FINAL", "nobody merged": "FAILED",
 }  # fmt: skip
-"""Scenes, each with the phase that the first round is in."""
+"""Scenes, each with the phase of the first round."""
 
 
 def out_of_phase(phase: str) -> list[Row]:
-    """Every act of another phase says which job and round it is not the time of."""
+    """Returns rows in which acts of other phases are refused with the job and round."""
     return [
         row("WrongPhase", sender, function, *arguments)
         for sender, function, arguments, at in ACTS
@@ -215,7 +217,7 @@ INVALID: tuple[dict[str, int], ...] = (
     {"answer_seconds": 33, "row_length": MAX_ROW}, {"answer_seconds": 600, "row_length": MAX_ROW, **DEAR},
     {"turn_seconds": 301}, {"attest_seconds": 301, "witnesses": 0}, {"reveal_seconds": 301, "witnesses": 0},
 )  # fmt: skip
-"""Terms that nobody takes together."""
+"""Sets of terms that are refused together."""
 VALID: tuple[dict[str, int], ...] = (
     {"audit_seconds": 73}, {"challenge_seconds": 200}, {"witness_stake": 220}, {"witness_stake": 506},
     {"witnesses": 2, "witness_stake": 506}, {"witnesses": 3, "witness_stake": 253},
@@ -233,11 +235,11 @@ LATER = {
     "commit": (0, OTHER), "seal": (), "attest": ([],), "freeze": ([],), "merge": (OTHER, OTHER, "", 0), "back": (1,),
     "finalize": (), "release": (),
 }  # fmt: skip
-"""Acts of a round that has its workers, with what they take beside the round."""
+"""Acts of a round with workers, with their further arguments."""
 
 
 def out_of_turn(*verbs: str) -> list[Row]:
-    """A worker acts, whoever may in another phase: the phase is looked at before the sender."""
+    """Returns rows in which a worker acts in the wrong phase: the phase is checked before the sender."""
     return [row("WrongPhase", "worker-0", f"market.{verb}", JOB, 0, *LATER.get(verb, (0,))) for verb in verbs]
 
 
@@ -1493,4 +1495,4 @@ TABLE = {
     scene: [*RULES.get(scene, ()), *GAMES.get(scene, ()), *(out_of_phase(PHASES[scene]) if scene in PHASES else ())]
     for scene in dict.fromkeys((*RULES, *GAMES, *PHASES))
 }
-"""All rows, by the scene that they are tried in."""
+"""All rows, by the scene in which they are tried."""

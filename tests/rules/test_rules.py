@@ -1,4 +1,4 @@
-"""The table of rules against the twin: it names every error, every call and every guard (forge: `make test-forge`)."""
+"""Checks the table of rules against the twin: every error, call and guard is covered (forge: `make test-forge`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG_FOLDS = "folds of more than 256 terms: tests/vectors/games.jsonl, tests/uni
 UNCALLED = {
     **{("DisputeGame", name): LONG_FOLDS for name in ("pickElement", "postPartials", "pickPartial")},
 }
-"""What succeeds in no row, and where it does."""
+"""Calls that succeed in no row, and where they are tested."""
 PURE = "asked before by the court, or by the market: tests/unit/protocol/dispute/test_game.py"
 HONEST_OPS = "an op that was computed right is convicted in no game: tests/differential/test_game.py"
 HEADERS = "Programs of a wrong form: tests/differential/test_game.py"
@@ -35,12 +35,12 @@ ELSEWHERE = {
     "game._posted ProofInvalid": LONG_FOLDS,
     "game._word_at LengthWrong": LONG_FOLDS,
 }
-"""Guards that no row meets, and where they are tried."""
+"""Guards that no row reaches, and where they are tested."""
 REFUSAL = re.compile(r'raise (?:revert|MoveRefused)\("(\w+)"')
 
 
 def guards(repository: Path) -> Iterator[tuple[str, str]]:
-    """(file:line, "file.function Error") of every refusal of the twin."""
+    """Yields (file:line, "file.function Error") of every refusal of the twin."""
     protocol = repository / "sdk/lockstep/protocol"
     for path in (*sorted((protocol / "market").glob("*.py")), protocol / "dispute/game.py"):
         function = ""

@@ -1,4 +1,4 @@
-"""From the table to tests/vectors/rules.json, and from there to a recording that forge repeats.
+"""Converts the table to tests/vectors/rules.json, and that to a recording for forge.
 
 vectors()            the file's text, after the twin has been held to what the table expects
 recording(document)  acts of tests/support/recordings.py: scene after scene, each begun from the one before it
@@ -41,7 +41,7 @@ PATH = Path(__file__).parents[1] / "vectors/rules.json"
 
 @cache
 def worlds() -> Mapping[str, World]:
-    """Every scene, built."""
+    """Builds every scene."""
     made: dict[str, World] = {}
     for name, (before, build) in SCENES.items():
         world = made[before].fork() if before else begun()
@@ -57,7 +57,7 @@ def worlds() -> Mapping[str, World]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a row in the twin."""
+    """Result of a row in the twin."""
 
     row: Row
     world: World
@@ -65,12 +65,12 @@ class Outcome:
     said: Said | None = None
     refusal: Reverted | None = None
     guard: str = ""
-    """Where in the twin it was refused: file:line."""
+    """Location of the refusal in the twin: file:line."""
     problems: tuple[str, ...] = field(default=())
 
     @property
     def events(self) -> list[str]:
-        """As people read them."""
+        """Returns the events as text."""
         return [_text(event.name, event.values) for event in self.said.events] if self.said else []
 
 
@@ -96,7 +96,7 @@ def outcome(scene: str, row: Row) -> Outcome:
 
 
 def _text(name: str, values: Iterable[Any]) -> str:
-    """An error or an event as people read it."""
+    """Formats an error or event."""
     return f"{name}({', '.join(map(shown, values))})"
 
 
@@ -105,14 +105,14 @@ def _is(said: str, expected: str) -> bool:
 
 
 def _are(said: list[str], expected: str) -> bool:
-    """Events in order, one name or one whole event each."""
+    """Returns True if the events match the expectation, each by name or in full."""
     wanted = re.findall(r"\w+(?:\([^)]*\))?", expected)
     return len(said) == len(wanted) and all(map(_is, said, wanted))
 
 
 @cache
 def outcomes() -> tuple[tuple[str, Outcome], ...]:
-    """Every row of the table, played, with its scene."""
+    """Returns every row of the table with its scene and result."""
     return tuple((scene, outcome(scene, row)) for scene, rows in TABLE.items() for row in rows)
 
 
@@ -120,7 +120,7 @@ def outcomes() -> tuple[tuple[str, Outcome], ...]:
 
 
 def vectors() -> str:
-    """What the file holds. Fails where the twin says something else than the table."""
+    """Returns the contents of the file. Fails if the twin's result differs from the table."""
     wrong = [
         f"{scene}: {NAMES[o.call.sender]} {o.row.function}: expected {o.row.expects!r}, got {got}"
         for scene, o in outcomes() for got in o.problems
@@ -141,7 +141,7 @@ def vectors() -> str:
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """The table's, as the file has them."""
+    """Yields the table's rows in the file's form."""
     for scene, o in outcomes():
         yield (
             {"scene": scene, "caller": NAMES[o.call.sender], "says": _says(o.call)} | _call(o.world.block, o.call)
@@ -154,7 +154,7 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def _stored(scene: str, before: str) -> Iterator[dict[str, Any]]:
-    """What a scene has changed, as anybody may read it."""
+    """Yields what a scene has changed, as views return it."""
     world = worlds()[scene].fork().later()
     earlier = worlds()[before].state if before else World().state
     for name, (short, function) in STORED.items():
@@ -168,18 +168,18 @@ def _stored(scene: str, before: str) -> Iterator[dict[str, Any]]:
 
 
 def _asked(scene: str, world: World, function: str, *key: Any) -> dict[str, Any]:
-    """What a view answers whoever asks."""
+    """Returns the answer of a view."""
     call = world.call("poor", function, *key)
     _, said = world.ask(call)
     return {"scene": scene, "caller": "poor", "says": _says(call)} | _call(world.block, call) | _said(call, said)
 
 
 APART = {("Validator", "check"), ("Availability", "seedOf")}
-"""The one takes evidence; the other asks for the first block's hash."""
+"""Views that are left out: one takes evidence, the other needs the first block's hash."""
 
 
 def _of_nothing() -> Iterator[dict[str, Any]]:
-    """Every view, asked for ids that nobody made."""
+    """Yields every view with unknown ids."""
     world, shorts = worlds()["begun"].fork().later(), {contract: short for short, contract in CONTRACTS.items()}
     nothing = {"address": "0x" + "77" * 20, "bool": False, "uint8": 0, "bytes32": bytes(31) + b"\3"}
     for contract, function in sorted(set(VIEWS) - APART):
@@ -195,7 +195,7 @@ def _of_nothing() -> Iterator[dict[str, Any]]:
 
 
 def _of_the_arbiter() -> Iterator[dict[str, Any]]:
-    """Each of its errors once: its answers are compared one by one in tests/differential/test_arbiter.py."""
+    """Yields each error of the Arbiter once; tests/differential/test_arbiter.py compares its answers."""
     found: dict[str, dict[str, Any]] = {}
     names = {artifacts.selector(entry): name for name, entry in artifacts.load("Arbiter").entries("error").items()}
     block = worlds()["begun"].fork().later().block
@@ -237,13 +237,13 @@ def _refused(refusal: Reverted | None) -> dict[str, Any]:
 
 
 def recording(document: Any) -> Iterator[bytes]:
-    """All scenes and rows: each scene's state is kept for those that begin with it."""
+    """Returns the recording of all scenes and rows; each scene's state is stored for those that extend it."""
     asked: dict[str, list[Any]] = {}
     for row in document["rows"]:
         asked.setdefault(row["scene"], []).append(row)
     yield from deployment()
     kept: list[tuple[str, Block]] = []
-    """Scenes, each with its last block."""
+    """Stored scenes, each with its last block."""
     for scene in _in_depth(document["scenes"]):
         while kept and kept[-1][0] != scene["after"]:
             kept.pop()
@@ -271,7 +271,7 @@ def recording(document: Any) -> Iterator[bytes]:
 
 
 def _in_depth(scenes: list[Any]) -> Iterator[Any]:
-    """Each scene directly before those that begin with it."""
+    """Yields each scene directly before those that extend it."""
 
     def below(name: str) -> Iterator[Any]:
         for scene in scenes:

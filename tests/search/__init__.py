@@ -1,1 +1,1 @@
-"""A search for what hurts: coalitions of anybody against the honest programs' own decisions, on the twin."""
+"""Searches for attacks: random coalitions against the honest programs' own decisions, on the twin."""

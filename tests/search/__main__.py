@@ -41,7 +41,7 @@ def chunk(fix: str | None, first: int, last: int, carries: bool | None) -> tuple
 
 
 def main() -> int:
-    """Plays; 1 if a rule broke with every fix in place, or a reverted fix was not found."""
+    """Runs the search; returns 1 if a rule broke with every fix in place, or a reverted fix was not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.search", description=__doc__)
     parser.add_argument("--histories", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -56,7 +56,7 @@ def main() -> int:
         ends = [min(start + CHUNK, asked.seed + asked.histories) for start in starts]
         parts = list(pool.map(chunk, repeat(None), starts, ends, repeat(asked.carries)))
         named = [fix for fix in asked.fixes.split(",") if fix]
-        # A reverted fix is looked for in order, so that the count means what it says.
+        # Seeds of a reverted fix are tried in order, so that the count is meaningful.
         found = pool.map(first_of, named, repeat(asked.seed), repeat(asked.keep), repeat(asked.carries))
         until = dict(zip(named, found, strict=True))
     broken = [seed for _, _, seeds in parts for seed in seeds]
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def first_of(fix: str, seed: int, keep: bool, carries: bool | None) -> int | None:
-    """How many histories it takes until the reverted fix hurts; None: more than LIMIT."""
+    """Returns the number of histories until the reverted fix breaks a rule; None if more than LIMIT."""
     for start in range(seed, seed + LIMIT, CHUNK):
         histories, _, found = chunk(fix, start, start + CHUNK, carries)
         if not found:

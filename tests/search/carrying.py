@@ -1,6 +1,6 @@
-"""A job whose carry says where it has been: the twin of tests/support/constant.py for slots that carry.
+"""A job whose carry records its history: the counterpart of tests/support/constant.py for slots that carry.
 
-A step makes `4 carry + slot + 1` of its carry, so that the carries of two rounds, or of two of three slots, differ.
+A step maps the carry to `4 carry + slot + 1`, so that carries of different rounds, or of any of three slots, differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BASE, WORD = 4, 1 << 32
 
 @cache
 def step_program() -> Program:
-    """[live, anchor, carry, clock] -> [8, anchor, 4 carry + slot + 1, clock]."""
+    """Returns the step Program: [live, anchor, carry, clock] -> [8, anchor, 4 carry + slot + 1, clock]."""
     iota, slot = View(Tag.IOTA, 0, 7, ()), View(Tag.CONTEXT, 0, 1, ())
     one, four, carry = View(Tag.IOTA, 0, 1, ()), View(Tag.IOTA, 0, BASE, ()), View(Tag.STATE, 2, 0, ())
     add, multiply = scalar.Opcode.IADD, scalar.Opcode.IMUL
@@ -38,18 +38,18 @@ def step_program() -> Program:
 
 
 def put_out(carry: int, slot: int) -> int:
-    """The carry that a slot hands on, of the one that it starts from."""
+    """Returns the carry that a slot outputs, given the one it starts from."""
     return (BASE * carry + slot + 1) % WORD
 
 
 @dataclass(frozen=True)
 class CarryStep(ConstantStep):
-    """The step, as somebody claims it."""
+    """A claimed step."""
 
     carry: int = CARRY
-    """The word in S_0."""
+    """Word in S_0."""
     out: int = 0
-    """The word that is claimed of S_1."""
+    """Claimed word of S_1."""
 
     @cached_property
     def graph(self) -> Levels:
@@ -81,15 +81,15 @@ class CarryClaim(ConstantClaim):
 
     slot: int = 0
     carry: int = CARRY
-    """The word that S_0 must hold."""
+    """Word that S_0 must have."""
     started: int = CARRY
-    """The word that it was made from."""
+    """Word from which it was computed."""
     source: ClaimId | None = None
-    """The claim whose carry that is; None: it starts from zero."""
+    """Claim whose carry that is; None: it starts from zero."""
     words: tuple[bytes, ...] = ()
-    """That claim's Body."""
+    """The three words of that claim's Body."""
     stored: bool = True
-    """True: its own carry is beside its payload, for everybody."""
+    """True if its own carry is stored with its payload, for all."""
 
     @property
     def truth(self) -> CarryClaim:
@@ -101,7 +101,7 @@ class CarryClaim(ConstantClaim):
 
     @property
     def out(self) -> int:
-        """The carry that it hands on."""
+        """Returns the carry that it outputs."""
         return put_out(self.started, self.slot)
 
     @property
@@ -119,7 +119,9 @@ def claim_of(
     base: bytes, clock: int, slot: int, source: tuple[ClaimId, CarryClaim] | None, *, lie: Lie = Lie.NONE,
     started: int | None = None, stored: bool = True,
 ) -> CarryClaim:  # fmt: skip
-    """From the round's base, and from what `source` hands on or zero; `started`: made from another word instead."""
+    """Creates a claim from the round's base and the carry of `source`, or zero; `started` computes from another word
+    instead.
+    """
     carry = CARRY if source is None else source[1].out
     words: Sequence[bytes] = () if source is None else source[1].body.words
     return CarryClaim(

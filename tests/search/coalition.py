@@ -1,7 +1,7 @@
-"""Everybody who is not honest, as one: what they do at random, and what they are bent on.
+"""The coalition of all dishonest accounts: random acts, and acts directed by a mood.
 
-Calls are a Wanderer's, of the coalition's accounts; a mood adds directed ones, since luck alone seldom lets a worker
-leave its seat in the last second.
+Random calls come from a Wanderer for the coalition's accounts; a mood adds directed calls, because chance alone seldom
+makes a worker leave its slot in the last second.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tests.search.scene import HEIRS, REQUESTER, Scene, sign
 from tests.support.constant import CARRY, ConstantClaim, Lie
 
 MANY = 16
-"""Games that are opened at once."""
+"""Games opened at once."""
 MOST = 40
-"""Games of a history, about: each takes an honest party its time."""
+"""Most games of a history, about: each costs an honest party time."""
 HABITS = ("leaving", "double signing", "demands", "unbonding", "early ends", "one long game")
-"""What a coalition does beside its mood; one has any of them."""
+"""Acts of a coalition besides its mood; one may have any of them."""
 CARRY_HABITS = (
     "withholding", "showing", "early lies", "wrong starts", "from zero", "false carry demands", "own carry demands",
     "absence",
 )  # fmt: skip
-"""What it does beside that where slots carry."""
+"""Further habits if slots carry."""
 TRIES_OF_A_MOVE = 2
-"""A move that the game refuses is sent again once."""
+"""Times that a refused move is sent."""
 
 
 class Coalition:
@@ -51,10 +51,10 @@ class Coalition:
         self.mood = scene.setting.mood
         self.members = scene.setting.coalition
         self.thieves = random.Random(f"thieves {scene.setting.seed}")
-        """Drawn from apart: what else is done does not depend on it."""
+        """A separate generator, so that other random acts do not depend on it."""
         self.habits = frozenset(habit for habit in HABITS if dice.random() < 0.3)
         self.carriers = random.Random(f"carriers {scene.setting.seed}")
-        """The same of what is done with carries."""
+        """A separate generator for acts with carries."""
         if scene.setting.params.role.carries:
             self.habits |= {habit for habit in CARRY_HABITS if self.carriers.random() < 0.4}
             if self.mood == "carries" and self.carriers.random() < 0.5:
@@ -64,16 +64,16 @@ class Coalition:
             if self.mood == "carries" and random.Random(f"left open {scene.setting.seed}").random() < 0.1:
                 self.habits |= {"left open"}
         self.misers = random.Random(f"misers {scene.setting.seed}")
-        """The same of what its merges back."""
+        """A separate generator for the backing of merges."""
         self.backs_little = self.misers.random() < 0.2
         self.slots = range(scene.setting.params.role.slots)
         self.seats = sorted(self.carriers.sample(self.slots, self.carriers.choice(self.slots) + 1))
-        """The slots that it takes again and again, where it is bent on carries."""
+        """Slots that it takes again and again, if its mood is carries."""
         self.tried: Counter[tuple[GameId, moves.GamePhase, Digest]] = Counter()
-        """How often a move was sent, by (game, phase, node)."""
+        """Times that a move was sent, by (game, phase, node)."""
 
     def calls(self, s: State, b: Block) -> list[MarketCall]:
-        """What is sent for the next block."""
+        """Returns the calls for the next block."""
         found = [call for call in self._bent(s, b) if call.sender in self.members]
         if self.dice.random() < (0.5 if self.mood == "anything" else 0.15):
             found += [call for call in self.known.calls(s, b) if call.sender in self.members]
@@ -82,15 +82,15 @@ class Coalition:
         found += [call for call in self._usual(s, b) if call.sender in self.members]
         if self.scene.setting.params.role.carries:
             found += self._carries(s, b)
-        # Tokens cost what they are worth: nobody makes any. One job a history.
+        # Tokens have value, so none are minted. One job per history.
         return [call for call in found if call.function not in ("mint", "create", "createWithPermit")]
 
     # -- keys of others
 
     def stolen(self, s: State) -> list[MarketCall]:
-        """Verbs of the vault with the stolen key of an account that has an owner, and with keys of its own.
+        """Returns calls of the vault with the stolen key of an account that has an owner, and with own keys.
 
-        What the key may do for the account's work is not tried: it could sign its claims twice, as any thief can.
+        Acts on the account's work are not tried: a thief could sign its claims twice.
         """
         found = []
         for account in sorted(self.scene.setting.owned):
@@ -114,8 +114,9 @@ class Coalition:
         return found
 
     def owners(self, s: State) -> list[MarketCall]:
-        """The owners unbond some stake, take it and credits out, name a delegate and hand their account on; and what
-        has unbonded of the coalition's own stake leaves the vault."""
+        """Returns calls of owners: they unbond stake, withdraw it and credits, name delegates and hand accounts on; the
+        coalition also withdraws its own unbonded stake.
+        """
         due = self._unbonded(s)
         found = [MarketCall("StakeVault", "withdrawUnbonded", a, ()) for a in self.members if a in due]
         for account in sorted(self.scene.setting.owned):
@@ -125,7 +126,7 @@ class Coalition:
             if account in due:
                 found.append(MarketCall("StakeVault", "withdrawUnbondedFor", owner, (account,)))
                 continue
-            # An owner leaves its account what a claim and a merge lock.
+            # An owner leaves its account the stake that a claim and a merge lock.
             amount = s.free[account] // 1_000
             verb, sender, arguments = d.choice((
                 ("requestUnbondFor", owner, (account, amount)), ("withdrawUnbondedFor", owner, (account,)),
@@ -136,14 +137,14 @@ class Coalition:
         return found
 
     def _unbonded(self, s: State) -> frozenset[Address]:
-        """The accounts whose stake may leave the vault."""
+        """Returns the accounts whose stake may leave the vault."""
         now = self.scene.block.time
         return frozenset(a for a, unbond in s.unbonding.items() if unbond.amount and unbond.available_at <= now)
 
     # -- work, so that there is something to hurt with
 
     def _work(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """The seats and merges of the coalition, as the mood wants them done."""
+        """Yields slots' and merges' acts of the coalition, by its mood."""
         job, p, d = self.scene.job, self.scene.setting.params, self.dice
         j = s.jobs[job]
         anybody = d.choice(self.members)
@@ -180,7 +181,7 @@ class Coalition:
                     "JobMarket", "merge", merger, (job, r, made.body.out, made.body.out2, "checkpoint", rounds)
                 )
             elif phase == Phase.LEAD and (merger := views.merger_of(s, b, job, r)) in self.members:
-                # What nobody backs it takes over, false or not.
+                # It takes over merges that are not backed, false or not.
                 again = ids.claim_id(job, r, views.merge_attempt(j, phase), MERGE_SLOT)
                 self.known.held[again] = self.known.held[ro.merge_claim]
                 outputs, rounds = (ro.next_shared, ro.next_outer), j.started - r
@@ -197,7 +198,7 @@ class Coalition:
     # -- carries
 
     def awaits(self, s: State, b: Block) -> bool:
-        """Tells if it would not miss the next block: bent on carries, it commits and reveals in time."""
+        """Returns True if it needs the next block: with the mood carries it commits and reveals in time."""
         due = {(Phase.TRAINING, ClaimStatus.JOINED), (Phase.REVEALING, ClaimStatus.COMMITTED)}
         return self.mood == "carries" and any(
             c.worker in self.members and (views.phase(s, b, c.job, c.round), c.status) in due
@@ -206,21 +207,23 @@ class Coalition:
         )
 
     def _is_absent(self, r: int) -> bool:
-        """Some rounds it joins no slot of, and comes back to start from zero."""
+        """Returns True for rounds that it skips, so as to start from zero again."""
         return "absence" in self.habits and random.Random(f"absent {self.scene.setting.seed} {r}").random() < 0.3
 
     def _carrying(self, s: State, r: int, slot: int, lie: Lie) -> CarryClaim:
-        """A claim that starts from what stands, or says so, or from something else; its carry is stored, or not."""
+        """Returns a claim that starts from the valid carry, or states so, or from another word; its carry is stored, or
+        not.
+        """
         job, d, p = self.scene.job, self.carriers, self.scene.setting.params
         source, started = self.known.carry_behind(s, job, r, slot), None
         if "from zero" in self.habits and d.random() < 0.2:
-            # Where nothing stands, to name a carry is refused at the reveal.
+            # Without a valid carry, naming one is refused at the reveal.
             source = self.known.behind(s, job, r, slot) if source is None and r else None
         if "never zero" in self.habits and r and r % p.role.carry_period == 0:
-            # As if the period did not begin again.
+            # As if the period had not begun again.
             source = self.known.behind(s, job, r, slot)
         if "early lies" in self.habits:
-            # What follows in the period is right, of a carry that is not.
+            # Later claims in the period are right, but start from a wrong carry.
             first = r % p.role.carry_period == 0
             lie = d.choice((lie, Lie.VALUE, Lie.ENCODED)) if first else Lie.NONE
             started = CARRY + TAMPERED if first and d.random() < 0.6 else None
@@ -233,7 +236,7 @@ class Coalition:
         return claim_of(ro.base, r * p.role.inner_steps, slot, source, lie=lie, started=started, stored=stored)
 
     def _carries(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """The slots that it would carry in are taken again, carries are demanded, and its own are shown or not."""
+        """Yields acts on carries: takes the slots again, demands carries, shows its own or not."""
         job, d = self.scene.job, self.carriers
         for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
             named = [ids.claim_id(job, r, s.rounds[job, r].attempt, slot) for slot in self.slots]
@@ -245,17 +248,17 @@ class Coalition:
             elif phase == Phase.ATTESTING:
                 yield from self._demands_carries(s, r, named)
         if self.mood == "carries" and d.random() < 0.3:
-            # As soon as the rules allow.
+            # As early as the rules allow.
             yield MarketCall("JobMarket", "finalize", d.choice(self.members), (job, s.jobs[job].settled))
         yield from self._shows_carries(s, b)
 
     def _demands_carries(self, s: State, r: int, named: Sequence[ClaimId]) -> Iterator[MarketCall]:
-        """Once, or many times at once."""
+        """Yields demands for carries, once or many times at once."""
         job, d = self.scene.job, self.carriers
         for slot, id_ in enumerate(named):
             own = s.claims[id_].worker in self.members
             if "left open" in self.habits and own and s.claims[id_].carries and not s.asked[id_].count:
-                # Nobody shows it, and its asker does not end it.
+                # The carry is not shown, and its demander does not end the demand.
                 yield MarketCall("Availability", "carryUnavailable", self.members[-1], (job, r, slot, 0))
             habit = "own carry demands" if own else "false carry demands"
             if not s.claims[id_].carries or habit not in self.habits or d.random() >= 0.15:
@@ -265,7 +268,7 @@ class Coalition:
                 yield MarketCall("Availability", "carryUnavailable", asker, (job, r, slot, d.getrandbits(256)))
 
     def _shows_carries(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """What is demanded of its own is shown, late, or not at all; anybody ends what nobody answered."""
+        """Yields answers to demands for its own carries, in time, late, or not at all; and settlements."""
         if "left open" in self.habits:
             return
         d, clock = self.carriers, self.scene.setting.params.windows.clock_seconds
@@ -285,7 +288,7 @@ class Coalition:
     # -- habits
 
     def _usual(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """What its habits say."""
+        """Yields the acts of its habits."""
         job, d = self.scene.job, self.dice
         anybody = d.choice(self.members)
         if "leaving" in self.habits:
@@ -308,7 +311,7 @@ class Coalition:
             yield MarketCall("JobMarket", ending, sender, (job,) if ending in ("finish", "cancel") else (job, r))
 
     def _leaves(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """Seats are given back while that is free, or a moment too late."""
+        """Yields calls that give slots back while that is free, or slightly too late."""
         job, p = self.scene.job, self.scene.setting.params
         for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
             if views.phase(s, b, job, r) != Phase.JOINING:
@@ -319,7 +322,7 @@ class Coalition:
                     yield MarketCall("JobMarket", "leave", c.worker, (job, r, slot))
 
     def _demands(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """Payloads and rows are demanded; what is demanded of its own is shown, or not, and settled by anybody."""
+        """Yields demands for payloads and rows, answers to demands on its own (or not), and settlements."""
         job, p, d = self.scene.job, self.scene.setting.params, self.dice
         anybody = d.choice(self.members)
         for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
@@ -362,10 +365,10 @@ class Coalition:
             yield from self._answers_games(s, b)
 
     def _challenges(self, s: State, b: Block, *, own: bool) -> Iterator[MarketCall]:
-        """Many games at once, on the trace: the defender has the first move."""
+        """Yields many openings of games at once, on the trace: the defender moves first."""
         if self.dice.random() < 0.6 or len(s.games) > MOST:
             return
-        # Many games lengthen the clocks of all of them: one at a time is the hardest to answer in time.
+        # Many games lengthen all of their clocks; a single one is hardest to answer in time.
         sparing = "one long game" in self.habits
         if sparing and any(g.phase != moves.GamePhase.CLOSED for g in s.games.values()):
             return
@@ -386,7 +389,7 @@ class Coalition:
             yield self.known._moved(opening, GameId(claim), sender)
 
     def _stalls(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """Its own games go on shortly before a clock runs out."""
+        """Yields own moves shortly before a clock runs out."""
         for id_, g in s.games.items():
             late = g.deadline - 3 * self.scene.setting.chain.inclusion
             if g.phase == moves.GamePhase.CLOSED or not late <= b.time <= g.deadline:
@@ -396,7 +399,9 @@ class Coalition:
                 yield self.known._moved(move, id_, mover)
 
     def _answers_games(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """Liars play on by their claims; who has nothing to point at points anywhere, as deep as the game goes."""
+        """Yields moves of liars by their claims; without a difference to point at they point anywhere, as deep as the
+        game goes.
+        """
         skipped = 0.0 if "one long game" in self.habits else 0.4
         for id_, g in s.games.items():
             if g.phase == moves.GamePhase.CLOSED or g.claim not in self.known.held or self.dice.random() < skipped:
@@ -415,7 +420,7 @@ class Coalition:
                 yield self.known._moved(move, id_, mover)
 
     def _anywhere(self, id_: GameId, g: game.Game) -> moves.Move | None:
-        """A challenger's pick where nothing differs: mostly the first, under which a game is longest."""
+        """Returns a challenger's pick where nothing differs: mostly the first node, below which a game is longest."""
         seen = honest.GameLog(self.known.logs.get(id_, []))
         if g.phase in (moves.GamePhase.TRACE_PICK, moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK):
             i = 0 if self.dice.random() < 0.85 else self.dice.randrange(len(seen.children))
@@ -423,7 +428,7 @@ class Coalition:
         return None
 
     def _squats(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """Every seat is taken, and left as late as that costs nothing."""
+        """Takes every slot, and gives it back as late as that is free."""
         job, p = self.scene.job, self.scene.setting.params
         for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
             if views.phase(s, b, job, r) != Phase.JOINING:
@@ -432,7 +437,7 @@ class Coalition:
             for slot in range(p.role.slots):
                 c = s.claims[ids.claim_id(job, r, ro.attempt, slot)]
                 if c.status == ClaimStatus.NONE and b.time < ro.join_ends - 3 * self.scene.setting.chain.inclusion:
-                    # The last seat would close the roster.
+                    # The last slot would close the roster.
                     if ro.joined + 1 < p.role.slots and self.dice.random() < 0.4:
                         yield MarketCall("JobMarket", "join", self.dice.choice(self.members), (job, r, slot))
                 elif c.worker in self.members:
@@ -441,7 +446,7 @@ class Coalition:
                         yield MarketCall("JobMarket", "leave", c.worker, (job, r, slot))
 
     def _merges_fall(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """Once others have worked on a merge of its own, that falls by two signatures."""
+        """Convicts its own merge by two signatures, once others have worked on it."""
         job, p = self.scene.job, self.scene.setting.params
         for r in range(s.jobs[job].settled, s.jobs[job].started):
             ro = s.rounds[job, r]
@@ -467,7 +472,7 @@ class Coalition:
         return MarketCall("DisputeGame", "equivocate", self.dice.choice(self.members), (work, *signed))
 
     def _voids(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """A row is demanded, and the job is void if nobody answers; games go on through that."""
+        """Demands a row, and voids the job if it is not answered; games continue meanwhile."""
         job, d = self.scene.job, self.dice
         started = s.jobs[job].started
         if not s.demands and started and d.random() < 0.1:
@@ -484,7 +489,7 @@ class Coalition:
 
 
 def deadlines(s: State, job: JobId) -> Sequence[int]:
-    """Times at which something begins or ends."""
+    """Returns times at which something begins or ends."""
     p = s.params[job]
     assert p is not None
     found: list[int] = []
@@ -506,7 +511,7 @@ def deadlines(s: State, job: JobId) -> Sequence[int]:
     found += [g.deadline + 1 for g in s.games.values() if g.phase != moves.GamePhase.CLOSED]
     found += [demand.deadline + 1 for demand in s.demands.values()]
     found += [demand.deadline + COURTESY_SECONDS + 1 for demand in s.demands.values() if p.role.carries]
-    # Until then, the answer to a demand for a carry keeps its claim in the merge.
+    # Until then, an answer to a demand for a carry keeps its claim in the merge.
     found += [asked.until + 1 for asked in s.asked.values() if asked.open and p.role.carries]
     for audit in s.audits.values():
         found += [audit.commit_ends, audit.reveal_ends]

@@ -1,6 +1,6 @@
-"""Plays one history: who is honest looks, the coalition sends, a block is mined, the rules are looked at; then the end.
+"""Plays one history: honest parties poll, the coalition sends, a block is mined, the rules are checked; then the end.
 
-play(setting) -> Played          with the script of the coalition, which `play(setting, script)` repeats
+play(setting) -> Played          with the coalition's script, which `play(setting, script)` repeats
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.search.scene import ACCOUNTS, JobRefused, Scene, Setting
 from tests.support.constant import ConstantClaim, Lie
 
 BLOCKS = 140
-"""In which the coalition acts."""
+"""Number of blocks in which the coalition acts."""
 END_BLOCKS = 6_000
 
 
@@ -35,15 +35,15 @@ class Beat:
     """One block of a script."""
 
     seconds: int
-    """Since the block before."""
+    """Seconds since the previous block."""
     before: list[MarketCall] = field(default_factory=list)
-    """The coalition's calls that come before those of who is honest."""
+    """The coalition's calls that come before those of honest parties."""
     after: list[MarketCall] = field(default_factory=list)
 
 
 @dataclass
 class Played:
-    """What a history came to."""
+    """Result of a history."""
 
     setting: Setting
     script: list[Beat]
@@ -54,13 +54,13 @@ class Played:
 
 
 def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machine | None = None) -> Played:
-    """One history, from its seed or from a script."""
+    """Plays one history, from its seed or from a script."""
     dice = random.Random(setting.seed + 1)
     try:
         scene = Scene(setting)
     except JobRefused:
         return Played(setting, list(script or ()), 0)
-    # What anybody publishes is known to everybody; only the coalition acts at random.
+    # Published data are known to all; only the coalition acts at random.
     known = NamedWanderer(dice, dict.fromkeys(setting.coalition, None))  # type: ignore[arg-type]
     scene.listeners.append(lambda call, events: known.learn(events))
     scene.listeners.append(lambda call, events: _publish(scene, known, call))
@@ -89,7 +89,7 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
             watch.seats()
             scene.pass_time(beat.seconds)
             for call in (*beat.before, *said, *beat.after):
-                # A script that was cut may lead to another base than its claims are of: nobody could compute them.
+                # A shortened script may lead to another base, for which its claims cannot be computed.
                 if script is None:
                     scene.do(call)
                 elif not _is_unheard_of(scene, known, call):
@@ -106,7 +106,7 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
 
 
 def _as_it_stands(s: State, call: MarketCall) -> MarketCall:
-    """A scripted move shows its game with the clocks that it has: a history that was made shorter has others."""
+    """Updates a scripted move to its game's clocks, which differ in a shortened history."""
     if call.contract != "DisputeGame" or not any(isinstance(given, moves.GameState) for given in call.arguments):
         return call
     id_, shown, *rest = call.arguments
@@ -115,7 +115,7 @@ def _as_it_stands(s: State, call: MarketCall) -> MarketCall:
 
 
 def _publish(scene: Scene, known: NamedWanderer, call: MarketCall) -> None:
-    """What a reveal or a merge says, everybody can compute again: which of the claims that can be made it is."""
+    """Records which possible claim a reveal or merge publishes: all can recompute it."""
     said = _said(scene, known, call)
     if said is None or said[1] is None:
         return
@@ -125,13 +125,15 @@ def _publish(scene: Scene, known: NamedWanderer, call: MarketCall) -> None:
 
 
 def _is_unheard_of(scene: Scene, known: NamedWanderer, call: MarketCall) -> bool:
-    """Tells if a reveal says what is none of the claims that can be made from the round's base."""
+    """Returns True if a reveal is not among the claims that can be made from the round's base."""
     said = _said(scene, known, call)
     return said is not None and said[1] is None and said[0] not in known.held
 
 
 def _said(scene: Scene, known: NamedWanderer, call: MarketCall) -> tuple[ClaimId, ConstantClaim | None] | None:
-    """(claim, what it says) of a reveal or a merge; None in the place of what cannot be made in the present state."""
+    """Returns (claim, its contents) of a reveal or merge; None for contents that are impossible in the present
+    state.
+    """
     if call.contract != "JobMarket" or call.function not in ("reveal", "merge"):
         return None
     job, r, *said = call.arguments
@@ -144,18 +146,20 @@ def _said(scene: Scene, known: NamedWanderer, call: MarketCall) -> tuple[ClaimId
 
 
 def _await(scene: Scene, parties: Sequence[Party]) -> bool:
-    """Whether somebody honest waits for the next block itself."""
+    """Returns True if an honest party waits for the next block itself."""
     return bool(scene.state.demands) and any(party.awaits(scene.state, scene.block) for party in parties)
 
 
 def _ahead(scene: Scene, parties: Sequence[Party]) -> list[int]:
-    """Seconds until what comes next: on the chain, or in a machine."""
+    """Returns the seconds until coming events, on chain or in a machine."""
     times = (*deadlines(scene.state, scene.job), *(t for party in parties for t in (party.machine.wakes, party.wakes)))
     return [t - scene.block.time for t in times if t > scene.block.time]
 
 
 def _seconds(scene: Scene, parties: Sequence[Party], dice: random.Random, *, busy: bool) -> int:
-    """Until the next block: the chain's own spacing; where nobody honest has anything to do, up to what comes next."""
+    """Returns the seconds until the next block: the chain's own spacing, or up to the next event if honest parties are
+    idle.
+    """
     inclusion = max(1, int(scene.setting.chain.inclusion))
     if not busy and dice.random() < 0.8:
         ahead = _ahead(scene, parties)
@@ -163,14 +167,14 @@ def _seconds(scene: Scene, parties: Sequence[Party], dice: random.Random, *, bus
             seconds = max(1, min(ahead) + dice.choice((-inclusion, -1, 0, 0, 1, inclusion - 1)))
             if not scene.setting.steady:
                 return seconds
-            # Blocks that nobody needs are left out, and the others stay where they are.
+            # Unneeded blocks are left out, without moving the others.
             return inclusion * min(-(-seconds // inclusion), -(-min(ahead) // inclusion))
-    # The chain keeps what the deployment says of it.
+    # The chain keeps the deployment's promise.
     return inclusion if scene.setting.steady else dice.randint(1, inclusion)
 
 
 def _fair(scene: Scene, parties: Sequence[Party], seconds: int, *, busy: bool) -> int:
-    """No longer than a chain that keeps its promise lets who is honest wait."""
+    """Limits the seconds to what a chain that keeps its promise lets honest parties wait."""
     inclusion = max(1, int(scene.setting.chain.inclusion))
     if busy:
         return min(seconds, inclusion)
@@ -184,7 +188,9 @@ def _is_over(scene: Scene) -> bool:
 
 
 def _end(scene: Scene, parties: Sequence[Party], watch: Watch) -> None:
-    """The coalition is silent; who is honest goes on, and anybody does what anybody may, until nothing is locked."""
+    """Ends the history: the coalition is silent, honest parties continue, open acts are made, until nothing is
+    locked.
+    """
     begun, inclusion = scene.block.time, max(1, int(scene.setting.chain.inclusion))
     for _ in range(END_BLOCKS):
         if _is_over(scene):
@@ -204,7 +210,7 @@ def _end(scene: Scene, parties: Sequence[Party], watch: Watch) -> None:
 
 
 def _anybodys(scene: Scene, reader: Party) -> list[MarketCall]:
-    """What is nobody's duty and everybody's right, by what a reader of the logs knows."""
+    """Returns calls that any account may make, based on the logs."""
     s, b, job, me = scene.state, scene.block, scene.job, ACCOUNTS[-1]
     j = s.jobs[job]
     found: list[MarketCall] = []
@@ -212,7 +218,7 @@ def _anybodys(scene: Scene, reader: Party) -> list[MarketCall]:
         if g.phase != moves.GamePhase.CLOSED and (b.time > g.deadline or not views.live(s, g.claim)):
             found.append(MarketCall("DisputeGame", "resolve", me, (id_, g.standing)))
     for asked, demand in s.demands.items():
-        # A demand for a carry that its asker leaves open is ended by who is honest.
+        # Honest parties end a demand for a carry that its demander leaves open.
         left = demand.row == availability.CARRY and demand.beacon
         if demand.status == Status.OPEN and b.time > demand.deadline and not left:
             late = ("voidForRow", (job, demand.row)) if demand.beacon == 0 else ("settle", (asked,))

@@ -1,7 +1,7 @@
-"""The fixes of docs/threat-model.md, each reverted, and the rules of carries, each broken: what the search must find.
+"""Reverts single fixes of docs/threat-model.md, and breaks single rules of carries, which the search must then find.
 
-A fix (H, M) stands where docs/threat-model.md's last table says; here its function, limit or program's part is put
-back. A rule of carries (K) is an INVARIANT of the twin; here its guard is taken away.
+For a fix (H, M) of the last table in docs/threat-model.md, the old function, limit or part of a program is restored.
+For a rule of carries (K), an INVARIANT of the twin, the guard is removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _patched(stack: ExitStack, target: Any, name: str, value: Any) -> None:
 
 
 def h1(stack: ExitStack) -> Machine:
-    """Work that a convicted merge voided is paid by nobody."""
+    """Work that a convicted merge voided is not paid."""
     rewind = verdicts._rewind
 
     def unpaid(d: Draft, p: Any, c: Any, j: Any, ro: Round) -> int:
@@ -50,12 +50,12 @@ def h1(stack: ExitStack) -> Machine:
 
 
 def h2(stack: ExitStack) -> Machine:
-    """A worker forgets its claims with the round that failed."""
+    """A worker drops its claims when their round fails."""
     return Machine(forgets=True)
 
 
 def h3(stack: ExitStack) -> Machine:
-    """A clock knows nothing of an owner's other games, which it plays in the order of their opening."""
+    """A clock ignores an owner's other games, which are played in order of opening."""
     budget = game.budget
 
     def alone(claim: game.DisputedClaim, *, defender: bool) -> Seconds:
@@ -66,26 +66,26 @@ def h3(stack: ExitStack) -> Machine:
 
 
 def h4(stack: ExitStack) -> Machine:
-    """A minute is a clock on every chain."""
+    """Clocks of a minute are allowed on every chain."""
     _patched(stack, ChainTimes, "clock_floor", property(lambda self: job_rules.MIN_CLOCK))
     return Machine()
 
 
 def h6(stack: ExitStack) -> Machine:
-    """An answer's window does not grow with the row."""
+    """A row's answer window does not grow with the row."""
     _patched(stack, job_rules, "answer_floor", lambda row_length, inclusion: Seconds(0))
     return Machine()
 
 
 def m2(stack: ExitStack) -> Machine:
-    """A step may be as long as a window, and games add to a clock without end."""
+    """A step may be as long as a window, and games extend a clock without limit."""
     _patched(stack, job_rules, "CLOCK_STEPS", 0)
     _patched(stack, game, "MAX_EXTRA", 1 << 31)
     return Machine()
 
 
 def m3(stack: ExitStack) -> Machine:
-    """A seat is left at any time of the window."""
+    """A slot may be given back at any time of the window."""
 
     def leave(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
         _, ro = rounds.in_phase(d, job, r, Phase.JOINING)
@@ -100,7 +100,7 @@ def m3(stack: ExitStack) -> Machine:
 
 
 def m4(stack: ExitStack) -> Machine:
-    """A seat is paid as work is."""
+    """A slot without work is paid as work."""
 
     def end(d: Draft, claim: Any, c: Any, price: Wei) -> int:
         if not settling._holds_stake(c.status):
@@ -120,14 +120,14 @@ def m4(stack: ExitStack) -> Machine:
 
 
 def k1(stack: ExitStack) -> Machine:
-    """A round is final when its own window is over, whatever stands on its claims."""
+    """A round is final after its own window, whatever is based on its claims."""
     over_at = views.over_at
     _patched(stack, settling, "over_at", lambda p, started, r, round_at: over_at(p, r + 1, r, round_at))
     return Machine()
 
 
 def k2(stack: ExitStack) -> Machine:
-    """A conviction says nothing of what stands on the claim's carry."""
+    """A conviction does not affect claims based on the convicted claim's carry."""
     carried_from = settling.carried_from
 
     def unblamed(d: Draft, c: Any) -> Any:
@@ -140,18 +140,18 @@ def k2(stack: ExitStack) -> Machine:
 
 
 def _with_vault(stack: ExitStack, **instead: Any) -> Machine:
-    """Demands that deal otherwise with their bonds."""
+    """Returns a machine in which demands treat their bonds differently."""
     _patched(stack, availability, "vault", SimpleNamespace(**vars(vault) | instead))
     return Machine()
 
 
 def k3(stack: ExitStack) -> Machine:
-    """Whoever shows what was demanded has 60 % of the bond, and the rest is burned."""
+    """The account that answers a demand gets 60 % of the bond, and the rest is burned."""
     return _with_vault(stack, pay_bond=lambda d, sender, key, account, _: vault.take_bond(d, sender, key, account))
 
 
 def k4(stack: ExitStack) -> Machine:
-    """The bond of a demand for a carry that nobody shows goes to who shows nothing."""
+    """The bond of an unanswered demand for a carry goes to the account that did not answer."""
 
     def unlock(d: Draft, sender: Address, key: Any) -> None:
         demand = d.demands[key]
@@ -164,7 +164,7 @@ def k4(stack: ExitStack) -> Machine:
 
 
 def k5(stack: ExitStack) -> Machine:
-    """A demand for a carry is no game: who shows nothing is left out, and no more."""
+    """A demand for a carry does not count as a game: no answer only excludes the claim from the merge."""
     demanded = verdicts.on_demanded
     _patched(
         stack, verdicts, "on_demanded", lambda d, sender, job, r, slot, carry: demanded(d, sender, job, r, slot, False)
@@ -174,7 +174,7 @@ def k5(stack: ExitStack) -> Machine:
 
 
 def k6(stack: ExitStack) -> Machine:
-    """A carry is never zero again."""
+    """Carries are never reset to zero."""
 
     def carry(d: Draft, job: JobId, r: int, slot: int, c: Any) -> None:
         if r == 0 or not views.carry_stands(d.rounds[job, r - 1], settling.carried_from(d, c), c.worker):
@@ -187,7 +187,7 @@ def k6(stack: ExitStack) -> Machine:
 
 
 def k7(stack: ExitStack) -> Machine:
-    """A claim can be challenged in its own window alone, whatever stands on it."""
+    """A claim can be challenged only in its own window, whatever is based on it."""
     window_open = views.window_open
 
     def closes(s: Any, block: Any, id_: Any) -> bool:
@@ -200,7 +200,7 @@ def k7(stack: ExitStack) -> Machine:
 
 
 def k9(stack: ExitStack) -> Machine:
-    """A claim that others may stand on can be challenged until it is final."""
+    """A claim on which others may be based can be challenged until it is final."""
     window_open = views.window_open
 
     def stays(s: Any, block: Any, id_: Any) -> bool:
@@ -214,7 +214,7 @@ def k9(stack: ExitStack) -> Machine:
 
 
 def f1(stack: ExitStack) -> Machine:
-    """A round that fails gives every stake back, pays nobody and ends all judgement."""
+    """A failed round unlocks all stakes, pays nothing and ends all games."""
     fail = settling.fail
 
     def frees(d: Draft, job: JobId, r: int) -> None:
@@ -231,7 +231,7 @@ def f1(stack: ExitStack) -> Machine:
 
 
 def k8(stack: ExitStack) -> Machine:
-    """A demand for a carry is ended by its asker alone."""
+    """Only its demander can end a demand for a carry."""
     _patched(stack, honest.Party, "_holds_up", lambda *_: False)
     return Machine()
 
@@ -245,6 +245,6 @@ FIXES: dict[str, Reversal] = {
 
 @contextmanager
 def reverted(fix: str | None) -> Iterator[Machine]:
-    """The market, and what honest parties compute with, before a fix; None: as they are."""
+    """Yields the market and the honest machine without a fix; None: with all."""
     with ExitStack() as stack:
         yield FIXES[fix](stack) if fix is not None else Machine()

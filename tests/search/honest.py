@@ -1,9 +1,7 @@
-"""The honest parties: each look at the chain through the programs' own pure functions, each act a transaction.
+"""Honest parties: each decides by the programs' own pure functions, and each act is a transaction.
 
 worker.decide, coordinator.decide, verifier.decide and verifier.witness.decide decide; protocol.dispute.honest plays the
-games.
-What takes a machine time takes time here: a step that a game argues about is computed once, stepSeconds long, one at a
-time.
+games. Computing takes time as on a machine: each disputed step is computed once, for stepSeconds, one at a time.
 """
 
 from __future__ import annotations
@@ -52,20 +50,20 @@ from worker import decide as working
 
 @dataclass
 class Machine:
-    """What an honest party computes with: one game's step at a time."""
+    """The computing of an honest party: one game's step at a time."""
 
     forgets: bool = False
-    """Forgets its claims when their round has failed: the fix of H2 in docs/threat-model.md, reverted."""
+    """Drops its claims when their round failed (fix H2 of docs/threat-model.md reverted)."""
     in_line: bool = False
-    """Takes games in the order of their opening (a fix of H3, reverted), not the earliest deadline first."""
+    """Plays games in order of opening (a fix of H3 reverted) instead of by earliest deadline."""
     done: dict[GameId, int] = field(default_factory=dict)
     """Seconds of work so far, by game."""
     last: int = 0
     wakes: int = 0
-    """When the next step is computed; 0: nothing is."""
+    """Time at which the next step is computed; 0: none."""
 
     def ready(self, waiting: Mapping[GameId, game.Game], step: int, now: Seconds) -> list[GameId]:
-        """The games whose step is computed, after the time since the last look was spent."""
+        """Returns the games whose step is computed, after the time since the last poll was spent."""
         spare, self.last = max(0, now - (self.last or now)), now
         order = list(waiting) if self.in_line else sorted(waiting, key=lambda id_: waiting[id_].deadline)
         for id_ in order:
@@ -79,26 +77,26 @@ class Machine:
 
 @dataclass
 class Party:
-    """One honest account: what it remembers between two looks."""
+    """One honest account, with its memory between polls."""
 
     me: Address
     scene: Scene
     known: NamedWanderer
-    """What everybody has published: claims, and the games' logs."""
+    """Published data: claims, and the games' logs."""
     machine: Machine = field(default_factory=Machine)
     since: dict[Action, Seconds] = field(default_factory=dict)
     rows: dict[Digest, list[tuple[int, MarketCall]]] = field(default_factory=dict)
     rests: dict[tuple[AuditId, int], int] = field(default_factory=dict)
-    """Duties that are not settled before this time."""
+    """Duties that cannot be settled before the given time."""
     suspects: set[ClaimId] = field(default_factory=set)
-    """Claims that a duty or a replay led to: they are replayed themselves."""
+    """Claims found by a duty or a replay, which are replayed themselves."""
     computing: set[ClaimId] = field(default_factory=set)
-    """Claims whose carry is missing, though its owner showed it or none could demand it: it is computed again."""
+    """Claims whose missing carry is recomputed, because its owner showed it or it cannot be demanded."""
     wakes: int = 0
-    """When a claim is to be looked at that is not yet; 0: none is."""
+    """Next time at which a claim must be examined; 0: none."""
 
     def calls(self, s: State, b: Block) -> list[MarketCall]:
-        """What it sends after a look at a block."""
+        """Returns the calls after a poll of a block."""
         if self.scene.setting.restarts(self.me, b.number):
             for memory in (self.since, self.rests, self.suspects, self.computing):
                 memory.clear()
@@ -117,7 +115,7 @@ class Party:
     # -- games
 
     def _plays(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """Its own games, on whichever side."""
+        """Yields moves in its own games, on either side."""
         mine: dict[GameId, game.Game] = {}
         for id_, g in s.games.items():
             if g.phase == moves.GamePhase.CLOSED or self.me not in (g.defender, g.challenger):
@@ -130,7 +128,7 @@ class Party:
             elif (g.defender if g.defender_moves else g.challenger) == self.me:
                 mine[id_] = g
         windows = self.scene.setting.params.windows
-        # Its pace is what the shortest clock asks for; a job may allow more.
+        # Its pace is what the shortest clock requires; a job may allow more.
         step = min(windows.step_seconds, windows.clock_seconds // 4)
         own = {id_: g for id_, g in mine.items() if g.defender == self.me}
         ready = {*self.machine.ready(own, step, b.time), *(id_ for id_ in mine if id_ not in own)}
@@ -155,13 +153,13 @@ class Party:
                 if self.scene.setting.row_known:
                     yield from self._row(s, b, id_, demand)
             elif s.claims[ClaimId(demand.subject)].worker == self.me and b.number >= demand.beacon:
-                # The beacon's hash is known with its block: the answer is for the next.
+                # The beacon's hash is known with its block, so the answer is for the next one.
                 following = replace(b, number=b.number + 1)
                 answer = (id_, *self.known._shown(s, following, id_, ClaimId(demand.subject)))
                 yield MarketCall("Availability", "answer", self.me, answer)
 
     def _holds_up(self, s: State, b: Block, demand: Demand) -> bool:
-        """As node.demands: a demand of another, for a carry, that its asker does not end."""
+        """Returns True for another account's demand for a carry that its demander does not end (as node.demands)."""
         claim = ClaimId(demand.subject)
         if demand.row != availability.CARRY or not demand.beacon or b.time <= demand.deadline + COURTESY_SECONDS:
             return False
@@ -170,7 +168,7 @@ class Party:
         return not over and c.status != ClaimStatus.CONVICTED
 
     def awaits(self, s: State, b: Block) -> bool:
-        """Whether a block that nobody sends anything for tells it what to send: a demand's beacon."""
+        """Returns True if an empty block would let it act: a demand's beacon."""
         return any(
             demand.status == Status.OPEN
             and b.number < demand.beacon
@@ -179,7 +177,7 @@ class Party:
         )
 
     def _row(self, s: State, b: Block, id_: Digest, demand: Any) -> Iterator[MarketCall]:
-        """The commitment to every part, then each part once the one before it is mined."""
+        """Yields the commitment to all parts, then each part once the previous one is mined."""
         p = self.scene.setting.params
         if id_ not in self.rows:
             tree, rows = availability.row_answer(p, row_of(p.role.row_length)[0], demand.row)
@@ -226,7 +224,7 @@ class Party:
             yield from self._done(s, act)
 
     def _done(self, s: State, act: Action) -> Iterator[MarketCall]:
-        """The transaction of an act; none for what happens in the machine."""
+        """Yields the transaction of an act; none for an act without one."""
         job, r, slot = self.scene.job, act.round, act.slot
         ro = s.rounds[job, r]
         claim = ids.claim_id(job, r, ro.attempt, slot)
@@ -279,19 +277,19 @@ class Party:
     def _merge(self, s: State, r: int, rounds: int) -> Iterator[MarketCall]:
         job, ro = self.scene.job, s.rounds[self.scene.job, r]
         made = ConstantClaim.of_merge(ro.merge_in)
-        # False outputs it does not merge again.
+        # It does not merge false outputs again.
         if ro.phase == Phase.LEAD and (made.body.out, made.body.out2) != (ro.next_shared, ro.next_outer):
             return
         self.known.held[ids.claim_id(job, r, views.merge_attempt(s.jobs[job], ro.phase), MERGE_SLOT)] = made
         yield MarketCall("JobMarket", "merge", self.me, (job, r, made.body.out, made.body.out2, "checkpoint", rounds))
 
     def _look(self, s: State, b: Block) -> working.JobView:
-        """As worker.reading looks through web3."""
+        """Returns the job's view as worker.reading reads it through web3."""
         job, p = self.scene.job, self.scene.setting.params
         books = s.jobs[job]
         mine = {id_: c for id_, c in s.claims.items() if (c.job, c.worker) == (job, self.me)}
         own = {id_: c for id_, c in mine.items() if s.locks[id_].amount}
-        # In a void job nobody counts games out: what is over is told by the games.
+        # In a void job games are not counted out; the games themselves show whether they are over.
         running = {g.claim for g in s.games.values() if g.phase != moves.GamePhase.CLOSED and g.defender == self.me}
         asked = {ClaimId(demand.subject) for demand in s.demands.values() if demand.status == Status.OPEN}
         running |= {id_ for id_, c in own.items() if id_ in asked and c.open_games}
@@ -340,18 +338,20 @@ class Party:
         )  # fmt: skip
         wallet = (Wei(s.free[self.me]), Wei(s.balances[self.me]), Wei(s.credits[self.me]))
         for act in coordinating.decide(seen, coordinating.Decider(self.me, b.time, b.number, *wallet)):
-            # Receipts are their owners' to send here, and what is earned stays where it is.
+            # Owners send receipts themselves here, and earnings are not withdrawn.
             if act.kind not in (ActionKind.ATTEST, ActionKind.DEMAND, ActionKind.WITHDRAW):
                 yield from self._done(s, act)
 
     # -- a verifier
 
     def _verifies(self, s: State, b: Block) -> Iterator[MarketCall]:
-        """The claims that it looks at unasked, each some time after it was made, and those that these lead to."""
+        """Yields acts on claims that the verifier checks unasked, each some time after it was made, and on those these
+        lead to.
+        """
         setting, due, later = self.scene.setting, set(self.suspects), []
         for id_, c in s.claims.items():
             if c.claimed_at and id_ in self.known.held and (c.is_merge or setting.looks_at(id_)):
-                # A merge holds up nobody for longer than its window.
+                # Checking a merge delays no one for longer than its window.
                 begins = c.claimed_at + (0 if c.is_merge else setting.delay)
                 if b.time >= begins:
                     due.add(id_)
@@ -361,8 +361,10 @@ class Party:
         yield from self._challenges(s, b, due)
 
     def _challenges(self, s: State, b: Block, due: Collection[ClaimId]) -> Iterator[MarketCall]:
-        """Of what it looks at, every wrong claim that it has not challenged yet, the one whose window ends first before
-        the others. What cannot be replayed leads to the wrong claim behind it."""
+        """Yields challenges of every wrong claim among those it checks, earliest window first.
+
+        A claim that cannot be replayed leads to the wrong claim from which it starts.
+        """
         p, known = self.scene.setting.params, self.known
         held = {id_: s.claims[id_] for id_ in due if s.claims[id_].claimed_at and id_ in known.held}
         delayed = set()
@@ -431,12 +433,14 @@ class Party:
             elif said in (DutyAct.LOOK, DutyAct.SPEAK):
                 yield self._word(audit, i, duty, a.beacon, claim, reveals=said == DutyAct.SPEAK)
             elif said == DutyAct.SETTLE and b.time >= self.rests.get((audit, i), 0):
-                # What the contract refuses while a game goes on is tried again later.
+                # A call that the contract refuses during a game is tried again later.
                 self.rests[audit, i] = b.time + REST_BLOCKS * max(1, int(self.scene.setting.chain.inclusion))
                 yield MarketCall("Witnesses", "settle", self.me, (audit, i))
 
     def _demands_carry(self, s: State, b: Block, claim: ClaimId, slot: int) -> Iterator[MarketCall]:
-        """The carry that a claim starts from; where it was shown, or cannot be demanded, it is computed again."""
+        """Yields a demand for the carry from which a claim starts; if it was shown or cannot be demanded, it is
+        recomputed.
+        """
         own = [x for x in s.demands.values() if (x.subject, x.asker, x.row) == (claim, self.me, availability.CARRY)]
         r = s.claims[claim].round
         if own and own[0].status != Status.ANSWERED:
@@ -455,7 +459,7 @@ class Party:
         ro = s.rounds[a.job, a.round]
         over = s.jobs[a.job].status == JobStatus.DONE or ro.phase in (Phase.FINAL, Phase.VOID)
         if duty.status in (DutyStatus.DRAWN, DutyStatus.COMMITTED):
-            # Of a claim that carries, the merge says if it was left out: nobody owes a word on it then.
+            # The merge of a claim that carries shows whether it was left out; then no verdict is required.
             return over or not s.claims[claim].carries or ro.merge_in != NO_STATE
         return over or ro.attempt != a.attempt or s.claims[claim].status == ClaimStatus.CONVICTED
 
@@ -466,7 +470,7 @@ class Party:
         salt = Digest(keccak(audit + b"salt"))
         wrong, seen = self.known.wrong_behind(claim), made.truth.trace
         if wrong is not None:
-            # Both fall together.
+            # Both are voided together.
             self.suspects.add(wrong)
             seen = (StateRoot(salt),) * made.transitions
         agrees = seen[:t] == made.trace[:t]
@@ -482,12 +486,12 @@ class Party:
 
 
 STAKE_THAT_A_WORKER_HAS = 10**8
-"""It refuses jobs that may ask for more (worker/service.py)."""
+"""It refuses jobs that may require more stake (worker/service.py)."""
 REST_BLOCKS = 20
 
 
 def _record(id_: ClaimId, c: Claim, body: Body) -> ClaimRecord:
-    """A claim as a verifier knows it; nothing of it is stored."""
+    """Returns a claim as a verifier knows it; none of its data are stored."""
     return ClaimRecord(
         id_, c.job, c.round, c.attempt, c.slot, c.worker, body.trace_root, Digest(body.out), Digest(body.out2), None,
         Cid(""), c.claimed_at, carries=c.carries,

@@ -1,4 +1,4 @@
-"""What everybody knows beside the chain: the claims as they can be computed, and the carries that somebody stores."""
+"""Public knowledge besides the chain: claims that can be computed, and stored carries."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.support.constant import CARRY, ConstantClaim, Lie
 from tests.support.market.wander import Wanderer
 
 TAMPERED = 1 << 20
-"""What a tampered carry is off by."""
+"""Difference of a tampered carry from the right one."""
 NOWHERE = "payload, and no carry"
-"""The payload's CID of a claim whose carry nobody can fetch: it commits to both."""
+"""Payload CID of a claim whose carry cannot be fetched: it commits to both."""
 
 
 @dataclass
 class NamedWanderer(Wanderer):
-    """Signs with names, and knows of carries."""
+    """A Wanderer that signs with names and handles carries."""
 
     withheld: set[ClaimId] = field(default_factory=set)
     """Claims whose carry is not stored."""
@@ -40,12 +40,12 @@ class NamedWanderer(Wanderer):
     # -- claims that carry
 
     def carry_behind(self, s: State, job: JobId, r: int, slot: int) -> tuple[ClaimId, CarryClaim] | None:
-        """The claim whose carry a claim of the slot's owner, still to be made, starts from."""
+        """Returns the claim whose carry a future claim of the slot's owner starts from."""
         found = carry_behind(s, job, r, slot)
         return None if found is None else self._named(found)
 
     def behind(self, s: State, job: JobId, r: int, slot: int) -> tuple[ClaimId, CarryClaim] | None:
-        """The slot's claim in the round before, whatever became of it; None if nobody knows it."""
+        """Returns the slot's claim in the previous round, whatever its status; None if unknown."""
         earlier = source_of(s, job, r, slot)
         return self._named(earlier) if earlier in self.held else None
 
@@ -55,7 +55,7 @@ class NamedWanderer(Wanderer):
         return claim, made
 
     def honest_claim(self, s: State, job: JobId, r: int, slot: int) -> ConstantClaim:
-        """What who is honest commits to."""
+        """Returns the claim to which an honest worker commits."""
         p, base = views.params(s, job), s.rounds[job, r].base
         clock = r * p.role.inner_steps
         if not p.role.carries:
@@ -63,7 +63,7 @@ class NamedWanderer(Wanderer):
         return claim_of(base, clock, slot, self.carry_behind(s, job, r, slot))
 
     def revealed(self, s: State, job: JobId, r: int, slot: int, opened: Reveal) -> ConstantClaim | None:
-        """The claim that was opened, as it was computed; None if it is none of those that can be made."""
+        """Returns the revealed claim as computed; None if it is not one that can be made."""
         p, ro = views.params(s, job), s.rounds[job, r]
         clock = r * p.role.inner_steps
         if not p.role.carries:
@@ -86,14 +86,15 @@ class NamedWanderer(Wanderer):
         return None
 
     def _words(self, carry: int) -> list[int]:
-        """The words that anybody might start from, the right one first."""
+        """Returns the words from which a claim might start, the right one first."""
         seen = {made.out for made in self.held.values() if isinstance(made, CarryClaim)}
         words = [carry, *sorted({CARRY, *seen} - {carry})]
         return [*words, *((word + TAMPERED) % WORD for word in words)]
 
     def wrong_behind(self, claim: ClaimId) -> ClaimId | None:
-        """The first claim with wrong outputs among those that a replay must begin with, since their carries are not
-        stored; None: the claim can be replayed."""
+        """Returns the first wrong claim among those that a replay must begin with because their carries are not stored;
+        None if the claim can be replayed.
+        """
         made = self.held[claim]
         source = made.source if isinstance(made, CarryClaim) else None
         if source is None or source not in self.withheld:
@@ -105,7 +106,7 @@ class NamedWanderer(Wanderer):
         return source if (said.out, said.out2) != (true.out, true.out2) else None
 
     def lacks_carry(self, claim: ClaimId) -> bool:
-        """Tells if the claim starts from a carry that nobody stores."""
+        """Returns True if the claim starts from a carry that is not stored."""
         made = self.held[claim]
         return isinstance(made, CarryClaim) and made.source in self.withheld
 
@@ -140,20 +141,22 @@ class NamedWanderer(Wanderer):
 
 
 def reveal_of(claim: ClaimId, made: CarryClaim) -> Reveal:
-    """A claim that may carry, opened."""
+    """Returns the reveal of a claim that may carry."""
     payload = "payload" if made.stored else NOWHERE
     proof = tuple(merkle.proof(made.levels, 1))
     return Reveal(made.body, Digest(keccak(claim + b"n")), proof, "trace", payload, made.source is not None)
 
 
 def source_of(s: State, job: JobId, r: int, slot: int) -> ClaimId:
-    """The slot's claim in the round before."""
+    """Returns the slot's claim in the previous round."""
     return ids.claim_id(job, r - 1, s.rounds[job, r - 1].attempt, slot)
 
 
 def carry_behind(s: State, job: JobId, r: int, slot: int) -> ClaimId | None:
-    """The claim whose carry the slot's owner starts from, if it is still to claim; None: from zero. It is the programs'
-    own rule, which reads as much of a ledger as is made here of the State."""
+    """Returns the claim whose carry the slot's owner starts from in its next claim; None: from zero.
+
+    The rule is the programs' own, applied to the part of a ledger that is built here from the State.
+    """
     rounds = [_told(s, job, k) for k in (r - 1, r) if k >= 0]
     ledger: Any = SimpleNamespace(all_rounds=lambda: iter(rounds))
     found = JobLedger.carry_behind(ledger, rounds[-1], slot, views.params(s, job).role.carry_period)
@@ -161,7 +164,7 @@ def carry_behind(s: State, job: JobId, r: int, slot: int) -> ClaimId | None:
 
 
 def _told(s: State, job: JobId, r: int) -> Any:
-    """What the events of a round's present attempt tell."""
+    """Returns a round's present attempt as derived from events."""
     ro, slots = s.rounds[job, r], range(views.params(s, job).role.slots)
     named = {slot: ids.claim_id(job, r, ro.attempt, slot) for slot in slots}
     held = {slot: (id_, s.claims[id_]) for slot, id_ in named.items() if id_ in s.claims}

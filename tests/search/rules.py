@@ -1,4 +1,5 @@
-"""What must hold, whatever a coalition does. What is not promised is in docs/threat-model.md, "Not defended against".
+"""Rules that must hold whatever a coalition does; docs/threat-model.md, "Not defended against", lists what is not
+promised.
 
 (a) nobody honest ends below its all-honest run: who kept to the programs ends with what it had, and with the price of
     every claim and merge that was accepted, if the job is not void, whatever became of its round; an honest requester
@@ -55,26 +56,26 @@ SLASHES = frozenset(
         "answerRow",
     }
 )
-"""Calls in which a stake or a bond may fall: a proof or two signatures; a clock, a seat or a word that ran out."""
+"""Calls in which a stake or bond may be slashed: a proof, two signatures, an expired clock, slot or verdict."""
 OWNERS = frozenset({"UnbondRequested", "Delegated", "OwnerProposed", "OwnerSet"})
-"""Events of what an owner alone may do for its account."""
+"""Events that only an owner may cause for its account."""
 SLASHED = frozenset({"Slashed", "BondTaken"})
 STEPS_OF_A_CLOCK = 4
-"""A clock's steps, as JobRules bounds them: a game that is open lengthens the next by a quarter of a clock at most."""
+"""Bound of JobRules on a clock's steps: an open game extends the next clock by at most a quarter."""
 
 
 class Violation(AssertionError):
-    """A rule that a history broke."""
+    """Raised for a rule that a history broke."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(f"({rule}) {message}")
         self.kind = re.sub(r"0x[0-9a-f]+|[0-9]+", "#", str(self))
-        """The same for the same hurt of somebody else."""
+        """The message without names and numbers, equal for the same violation of another account."""
 
 
 @dataclass
 class Watch:
-    """What is checked as a history goes on, and at its end."""
+    """Checks during a history and at its end."""
 
     scene: Scene
     known: NamedWanderer
@@ -82,33 +83,33 @@ class Watch:
     seen: set[ClaimId] = field(default_factory=set)
     begun: dict[Address, int] = field(default_factory=dict)
     earned: dict[ClaimId, int] = field(default_factory=dict)
-    """What an accepted claim must be paid."""
+    """Price that an accepted claim must be paid."""
     committed: dict[Address, int] = field(default_factory=dict)
-    """The most that an account may earn."""
+    """Most that an account may earn."""
     late: dict[tuple[int, int], set[ClaimId]] = field(default_factory=dict)
-    """Seats that were taken in the second half of a join window, by (round, attempt)."""
+    """Slots taken in the second half of a join window, by (round, attempt)."""
     owners: dict[Address, Address] = field(default_factory=dict)
-    """By account: the owner that it named, or that took it with that owner's word."""
+    """By account: the owner that it named, or that accepted it with that owner's consent."""
     offered: dict[Address, Address] = field(default_factory=dict)
     wallets: dict[Address, int] = field(default_factory=dict)
-    """By account with an owner: the tokens of its own key."""
+    """By account with an owner: tokens of its own key."""
     asked: dict[Address, int] = field(default_factory=dict)
-    """By account: when it last asked for stake."""
+    """By account: time of its last request to unbond."""
     owner_acts: int = 0
-    """The acts that owners were let do."""
+    """Number of acts by owners."""
     supply: int = 0
     games: int = 0
-    """The most that were open at a time."""
+    """Most games open at a time."""
     bonds: dict[Address, int] = field(default_factory=dict)
-    """What an account lost by demands for carries that were answered, or (above zero) won by answers."""
+    """Amount that an account lost by answered demands for carries, or (above zero) earned by answers."""
     paid: set[ClaimId] = field(default_factory=set)
-    """Slots' claims whose price was paid."""
+    """Claims of slots whose price was paid."""
 
     def __post_init__(self) -> None:
         s = self.scene
         self.begun = {account: s.wealth(account) for account in ACCOUNTS}
         p = s.setting.params
-        # Escrow and deposit are the requester's until they are spent.
+        # Escrow and deposit belong to the requester until they are spent.
         self.begun[REQUESTER] += p.escrow + p.deposit
         self.supply = s.state.total_supply
         self.owners = {account: COLD[account] for account in s.setting.owned}
@@ -118,7 +119,7 @@ class Watch:
     # -- as it goes on
 
     def heard(self, call: MarketCall, events: Sequence[Emitted]) -> None:
-        """(a), (b), (d), (h): what each call did."""
+        """Checks the effect of each call: (a), (b), (d), (h)."""
         scene, p = self.scene, self.scene.setting.params
         self._owned(call, events)
         self._unbonded(call, events)
@@ -134,7 +135,7 @@ class Watch:
         if (call.contract, call.function) == ("JobMarket", "merge"):
             self.committed[call.sender] = self.committed.get(call.sender, 0) + p.merge.price
             _, r, *_ = call.arguments
-            # Another that stood has given way, unpaid.
+            # Another merge that was valid has been replaced, unpaid.
             for first in [id_ for id_ in self.earned if (s.claims[id_].round, s.claims[id_].is_merge) == (r, True)]:
                 del self.earned[first]
             self.earned[s.rounds[scene.job, r].merge_claim] = p.merge.price
@@ -169,14 +170,14 @@ class Watch:
                     raise Violation("d", f"a right claim fell by {call.function}")
 
     def _opened(self, c: Claim) -> None:
-        """(f): games hold no round beyond the instant at which it could be final."""
+        """Checks (f): games delay no round beyond the instant at which it could be final."""
         s, p, job = self.scene.state, self.scene.setting.params, self.scene.job
         _, over = views.over_at(p, s.jobs[job].started, c.round, lambda k: s.rounds[job, k])
         if not c.is_merge and over != NEVER and self.scene.block.time >= over:
             raise Violation("f", f"a game is opened on a claim that could be final since {over}")
 
     def _carried(self, job: JobId, r: int, slot: int) -> None:
-        """(l)."""
+        """Checks (l)."""
         behind, claim = 0, self.known.held[ids.claim_id(job, r, self.scene.state.rounds[job, r].attempt, slot)]
         while isinstance(claim, CarryClaim) and claim.source is not None:
             behind, claim = behind + 1, self.known.held[claim.source]
@@ -184,7 +185,7 @@ class Watch:
             raise Violation("l", f"the carry of slot {slot} in round {r} is the work of {behind} claims")
 
     def _demanded(self, demand: Demand, worker: Address, events: Sequence[Emitted]) -> None:
-        """(k): what the end of a demand does."""
+        """Checks (k): the effect of a demand's end."""
         s, pricing = self.scene.state, self.scene.setting.params.prices
         carry = demand.row == availability.CARRY
         if demand.status == Status.ANSWERED and carry:
@@ -200,7 +201,7 @@ class Watch:
             raise Violation("k", f"claim {claim.hex()[:8]} starts from a carry that nobody shows, and lives")
 
     def _owned(self, call: MarketCall, events: Sequence[Emitted]) -> None:
-        """(h)."""
+        """Checks (h)."""
         s = self.scene.state
         for event in events:
             if event.contract != "StakeVault" or event.name not in OWNERS or event.values[0] not in self.owners:
@@ -224,7 +225,7 @@ class Watch:
             self.wallets[account] = s.balances[account]
 
     def _unbonded(self, call: MarketCall, events: Sequence[Emitted]) -> None:
-        """(i)."""
+        """Checks (i)."""
         now = self.scene.block.time
         for event in events:
             if event.name == "UnbondRequested":
@@ -248,7 +249,7 @@ class Watch:
                 raise Violation("a", f"{c.worker} is honest, and left out for a demand")
 
     def poll(self) -> None:
-        """(c), (g), and who finds no seat: after each block."""
+        """Checks (c), (g) and accounts without a slot, after each block."""
         s, scene = self.scene.state, self.scene
         for id_ in self.dead:
             if views.live(s, id_):
@@ -259,14 +260,14 @@ class Watch:
         if s.owed > s.balances[s.at.vault]:
             raise Violation("g", f"the vault owes {s.owed} and has {s.balances[s.at.vault]}")
         if s.jobs[scene.job].status == JobStatus.DONE:
-            # What a game on voided work argues about stands until that is over; of a void job nothing does.
+            # The subject of a game on voided work is frozen until the game is over; in a void job nothing is.
             argued = not views.is_voided(s.jobs[scene.job])
             alive = [id_ for id_ in s.claims if views.live(s, id_) and not (argued and s.claims[id_].open_games)]
             if alive:
                 raise Violation("e", f"the job is done and {len(alive)} claims live")
 
     def seats(self) -> None:
-        """Before each block: who holds a seat when half of the window is over has taken it from others."""
+        """Records, before each block, owners of slots at the middle of the window."""
         scene, s = self.scene, self.scene.state
         for r in range(s.jobs[scene.job].started):
             ro = s.rounds[scene.job, r]
@@ -279,7 +280,7 @@ class Watch:
     # -- at the end
 
     def bound(self) -> int:
-        """Seconds after the last act of the coalition within which every lock must be gone."""
+        """Returns the seconds after the coalition's last act within which every lock must end."""
         p = self.scene.setting.params
         windows = p.windows.join_seconds + p.role.train_seconds + p.role.reveal_seconds + p.role.attest_seconds
         windows += (p.role.slots + 3) * p.merge.turn_seconds + p.windows.challenge_seconds + 3 * p.windows.audit_seconds
@@ -295,7 +296,7 @@ class Watch:
         )
 
     def end(self) -> None:
-        """(a), (b), (f): when nothing goes on any more."""
+        """Checks (a), (b), (f) at the end."""
         s, scene = self.scene.state, self.scene
         setting = scene.setting
         left = [lock for key, lock in s.locks.items() if lock.amount and not self._given_up(Digest(key))]
@@ -318,8 +319,9 @@ class Watch:
             raise Violation("g", f"{self.supply - total} tokens are nobody's")
 
     def _given_up(self, key: Digest) -> bool:
-        """Tells if a lock is the bond of a demand about a claim that fell, which its asker, one of the coalition, could
-        take back at any time and leaves: nothing and nobody waits for it."""
+        """Returns True if a lock is the bond of a demand on a voided claim, which its demander in the coalition could
+        reclaim at any time.
+        """
         s, demand = self.scene.state, self.scene.state.demands[key]
         if demand.status != Status.OPEN or not demand.beacon or demand.asker in self.scene.setting.honest:
             return False
@@ -327,7 +329,7 @@ class Watch:
         return fallen and self.scene.block.time > demand.deadline
 
     def _looked_at(self) -> None:
-        """(j)."""
+        """Checks (j)."""
         s, known = self.scene.state, self.known
         for id_ in self.paid:
             made = known.held[id_]
@@ -345,21 +347,21 @@ class Watch:
                 raise Violation("j", f"claim {id_.hex()[:8]} was looked at, and a false claim is paid")
 
     def _due(self, account: Address, *, void: bool) -> int:
-        """The least that an honest account ends with."""
+        """Returns the least final wealth of an honest account."""
         s, p = self.scene.state, self.scene.setting.params
         due = self.begun[account] + self.bonds.get(account, 0)
         if not void:
             due += sum(pay for id_, pay in self.earned.items() if s.claims[id_].worker == account)
         if account == REQUESTER:
-            # What it was there to spend: the pay of every round that may come, with its witnesses.
+            # The requester's expected expense: the pay of every possible round, with its witnesses.
             due -= s.jobs[self.scene.job].paid
             if void and not self.scene.setting.row_known:
-                # Its own doing: a dataset that nobody holds.
+                # Its own fault: a dataset that no one has.
                 due -= p.deposit
         return due
 
     def _coalition(self, *, void: bool) -> None:
-        """Together, they gain at most the pay of their work; a requester among them has paid for its own."""
+        """Checks that the coalition gains at most the pay of its work, and that its requester has paid for its own."""
         s, scene, p = self.scene.state, self.scene, self.scene.setting.params
         members = scene.setting.coalition
         gain = sum(scene.wealth(account) - self.begun[account] for account in members)
@@ -367,7 +369,7 @@ class Watch:
         shown = sum(self.bonds.get(account, 0) for account in members)
         most = sum(self.committed.get(account, 0) for account in members) + fees
         if REQUESTER in members:
-            # What it pays itself is no gain.
+            # Payments to itself are no gain.
             most = 0
             if void:
                 work = sum(self.committed.values())

@@ -1,7 +1,7 @@
-"""One history's world: parties, a job, blocks of uneven spacing, and everything that was done.
+"""The setting of one history: parties, a job, blocks of uneven spacing, and a record of all calls.
 
-The contracts are the twin's. Signatures are names: the search signs for whom it plays and for nobody else, so that a
-history costs milliseconds.
+The contracts are the twin's. Signatures are names, made only by the account's player, so that a history takes
+milliseconds.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ COLD, HEIRS = (
     dict(zip(ACCOUNTS, (Address(f"0x{number:040x}") for number in range(first, first + 9)), strict=True))
     for first in (0xB0, 0xD0)
 )
-"""The key that owns an account, kept elsewhere, and the one that it hands the account on to. Nobody else has either."""
+"""Owner keys, stored elsewhere, and the keys to which they hand accounts on. No one else has either."""
 FUNDS, STAKE = 10**9, 10**8
 UNBOND = Seconds(400 * 86_400)
-"""A vault's delay in which no history ends. The least that a job's windows allow is the other one that is drawn."""
+"""A vault's delay in which no history ends. The other possible delay is the least that a job's windows allow."""
 START = Seconds(1_700_000_000)
 AT_ONCE = Seconds(0)
 CARRYING = 0.25
-"""The share of histories whose job has a carry."""
+"""Share of histories whose job has a carry."""
 DRAINING = 24
-"""Blocks for which a worker drains."""
+"""Number of blocks for which a worker drains."""
 
 
 def sign(account: Address, digest: bytes) -> bytes:
-    """What stands for a signature."""
+    """Returns a stand-in for a signature."""
     return bytes.fromhex(account[2:]) + bytes(12) + keccak(digest + account.encode()) + b"\x1b"
 
 
 def recover(digest: bytes, signature: bytes) -> Address:
-    """Whose it is."""
+    """Returns the signer."""
     account = Address("0x" + signature[:20].hex())
     return account if account in ACCOUNTS and sign(account, digest) == signature else ZERO_ADDRESS
 
 
 class Hashes(Mapping[int, bytes]):
-    """Of every block: what the seed says."""
+    """Hashes of all blocks, derived from the seed."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -82,52 +82,52 @@ class Hashes(Mapping[int, bytes]):
 
 @cache
 def row_of(length: int) -> tuple[bytes, Digest]:
-    """The dataset's one row, and its root."""
+    """Returns the dataset's only row, and its root."""
     data = np.full(length, constant.ROW, np.uint32).tobytes()
     return data, Digest(merkle.tensor_root(I32, (1, length), data))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a history is about."""
+    """Parameters of a history."""
 
     seed: int
     chain: ChainTimes
     params: JobParams
     honest: frozenset[Address]
-    """Those that programs play; the others are one coalition."""
+    """Accounts played by programs; all others are one coalition."""
     row_known: bool
-    """Whether anybody honest has the dataset."""
+    """True if an honest account has the dataset."""
     mood: str
-    """What the coalition is bent on."""
+    """The coalition's main attack."""
     steady: bool
-    """Whether every block takes as long as the deployment says; else less."""
+    """True if every block takes as long as the deployment promises; False: less."""
     owned: frozenset[Address] = frozenset()
-    """Honest accounts that have named an owner. The coalition has a copy of the key that works."""
+    """Honest accounts with an owner; the coalition has a copy of their own key."""
     unbond: Seconds = UNBOND
     """The vault's delay."""
     looks: float = 1.0
-    """The share of claims that the verifier replays unasked."""
+    """Share of claims that the verifier replays unasked."""
     delay: Seconds = AT_ONCE
-    """How long after a claim was revealed it does so."""
+    """Time after a claim's reveal at which it does so."""
     restless: bool = False
-    """Honest programs are restarted, and workers drain and come back."""
+    """True if honest programs are restarted, and workers drain and return."""
 
     @property
     def coalition(self) -> tuple[Address, ...]:
-        """Everybody else."""
+        """Returns all other accounts."""
         return tuple(account for account in ACCOUNTS if account not in self.honest)
 
     def looks_at(self, claim: ClaimId) -> bool:
-        """Tells if the verifier replays a claim unasked."""
+        """Returns True if the verifier replays a claim unasked."""
         return _share(f"look {self.seed} {claim.hex()}") < self.looks
 
     def drains(self, account: Address, block: int) -> bool:
-        """Tells if a worker joins nothing for a while."""
+        """Returns True if a worker joins nothing for a while."""
         return self.restless and _share(f"drain {self.seed} {account} {block // DRAINING}") < 0.15
 
     def restarts(self, account: Address, block: int) -> bool:
-        """Tells if a program begins anew, with what it has on disk."""
+        """Returns True if a program restarts, with its data on disk."""
         return self.restless and _share(f"restart {self.seed} {account} {block}") < 0.02
 
 
@@ -135,24 +135,24 @@ def _share(text: str) -> float:
     return int.from_bytes(keccak(text.encode())[:4], "big") / (1 << 32)
 
 
-# Where slots carry there is one more: "carries".
+# If slots carry, there is one more mood: "carries".
 MOODS = ("anything", "lies", "false challenges", "own games", "squatting", "own merge", "voiding", "silence")
 
 
 def setting_of(seed: int, *, carries: bool | None = None) -> Setting:
-    """Drawn from the seed: values from the middle and from the corners of what JobRules let pass.
+    """Draws a setting from the seed: values from the middle and the corners of what JobRules allow.
 
-    `carries`: the job has a carry, or none, whatever the seed says.
+    `carries` overrides whether the job has a carry.
     """
     d = random.Random(seed)
     chain = ChainTimes(Seconds(d.choice((1, 12))), Seconds(0))
     honest = {a for a in (AGGREGATOR, *WORKERS, WITNESS) if d.random() < 0.5} | {VERIFIER}
     honest |= {REQUESTER} if d.random() < 0.4 else set()
     mood = d.choice(MOODS)
-    # Who asks for a training honestly holds its dataset.
+    # An honest requester has its dataset.
     row_known = REQUESTER in honest or d.random() < 0.5
     params, steady = params_of(d, chain), d.random() < 0.5
-    # Drawn apart: the histories that are kept are those of before.
+    # Drawn separately, so that saved histories stay the same.
     apart = random.Random(f"owners {seed}")
     owned = frozenset(account for account in sorted(honest) if apart.random() < 0.4)
     least = Seconds(params.windows.challenge_seconds + 2 * params.windows.clock_seconds)
@@ -164,7 +164,7 @@ def setting_of(seed: int, *, carries: bool | None = None) -> Setting:
 
 
 def _carrying(setting: Setting, d: random.Random) -> Setting:
-    """The same history of a job whose slots carry."""
+    """Returns the same history with a job whose slots carry."""
     period, witnesses = d.choice((2, 2, 3, 4)), d.choice((0, 1, 1, 2))
     params = amended(
         setting.params, carry_period=period, max_lead=period + d.choice((1, 1, 2)), rounds=d.choice((3, 4, 5, 6)),
@@ -181,12 +181,12 @@ def _carrying(setting: Setting, d: random.Random) -> Setting:
 
 
 def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
-    """A job of the constant Programs."""
+    """Returns a job of the constant Programs."""
     slots = d.choice((1, 2, 3))
     row_length = d.choice((1, 1, 1, 40_000))
     witnesses = d.choice((0, 0, 1, 2))
     least = max(1, int(chain.inclusion))
-    # As short as the rules allow, or comfortable.
+    # As short as the rules allow, or longer.
     clock = d.choice((int(chain.clock_floor), int(chain.clock_floor), 600))
     most = clock // job_rules.CLOCK_STEPS if job_rules.CLOCK_STEPS else int(job_rules.MAX_WINDOW)
     step = d.choice((most, most, max(1, most // 3)))
@@ -209,18 +209,18 @@ def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
 
 
 def witnessed(count: int) -> dict[str, int]:
-    """What a job says of its witnesses."""
+    """Returns a job's parameters for so many witnesses."""
     fee = Wei(11 if count else 0)
     return {"witnesses": count, "witness_fee": fee, "witness_stake": prices.witness_floor(fee, 3) if count else 0}
 
 
 class JobRefused(Exception):
-    """JobRules takes no such job."""
+    """Raised if JobRules refuse the job."""
 
 
 @dataclass
 class Scene:
-    """The chain of one history, and what everybody can know."""
+    """The chain of one history, and public knowledge."""
 
     setting: Setting
     state: State = field(init=False)
@@ -229,7 +229,7 @@ class Scene:
     calls: int = 0
     listeners: list[Callable[[MarketCall, Sequence[Emitted]], None]] = field(default_factory=list)
     trail: list[tuple[Block, MarketCall, str]] = field(default_factory=list)
-    """Every call, and the rule that it broke."""
+    """Every call, with the rule that it broke."""
 
     def __post_init__(self) -> None:
         s = self.setting
@@ -252,7 +252,7 @@ class Scene:
         self.trail.clear()
 
     def do(self, call: MarketCall) -> tuple[str, Any]:
-        """One transaction in the present block: (the rule that it breaks, what it returns)."""
+        """Makes one transaction in the present block; returns (broken rule, result)."""
         self.calls += 1
         try:
             self.state, events, returned = execute(self.state, self.block, call)
@@ -265,12 +265,12 @@ class Scene:
         return "", returned
 
     def pass_time(self, seconds: int) -> None:
-        """The next block."""
+        """Begins the next block."""
         now = Seconds(self.block.time + seconds)
         self.block = replace(self.block, number=self.block.number + 1, time=now)
 
     def wealth(self, account: Address) -> int:
-        """Everything that is the account's, its owner's and its heir's, stakes and bonds included."""
+        """Returns everything that belongs to the account, its owner and its heir, stakes and bonds included."""
         s = self.state
         locked = sum(lock.amount for lock in s.locks.values() if lock.account == account)
         held = sum(s.balances[key] for key in (account, COLD[account], HEIRS[account]))

@@ -1,7 +1,7 @@
-"""A history that breaks a rule, made small, told in words, and kept.
+"""Shrinks a history that breaks a rule, describes it in words, and saves it.
 
-A script is what the coalition sent, block by block: beats are emptied, calls dropped and blocks cut off, as long as the
-same rule breaks; who is honest answers anew each time (Zeller, Hildebrandt 2002: delta debugging).
+A script is what the coalition sent, block by block. Beats are emptied, calls dropped and blocks cut off, as long as the
+same rule breaks; honest parties respond anew each time (Zeller, Hildebrandt 2002: delta debugging).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tests.support.memory import abi
 
 CORPUS = Path(__file__).parent / "corpus"
 TRIES = 400
-"""Histories that a shrink may play."""
+"""Most histories that a shrink plays."""
 
 
 def shrink(played: Played, fix: str | None) -> Played:
-    """The smallest script found that breaks the same rule with the same fix reverted."""
+    """Returns the smallest script found that breaks the same rule with the same fix reverted."""
     assert played.violation is not None
     best, tries = played, TRIES
 
@@ -47,7 +47,7 @@ def shrink(played: Played, fix: str | None) -> Played:
 
 
 def _shorter(current: Any) -> Iterator[list[Beat]]:
-    """Scripts to try, made of the best so far: fewer blocks, then emptier ones, then single calls less."""
+    """Yields scripts to try, from the best so far: fewer blocks, then emptier ones, then single calls less."""
     size = len(current())
     while size > 1:
         size = size // 2
@@ -72,7 +72,7 @@ def _shorter(current: Any) -> Iterator[list[Beat]]:
 
 
 def told(played: Played) -> str:
-    """Every call that was accepted, a line each, and the rule that broke."""
+    """Returns every accepted call, one per line, and the broken rule."""
     assert played.scene is not None
     lines = [f"seed {played.setting.seed}, {played.setting.mood}, honest: {', '.join(sorted(played.setting.honest))}"]
     begun = None
@@ -87,7 +87,7 @@ def told(played: Played) -> str:
 
 
 def save(played: Played, fix: str, folder: Path = CORPUS) -> Path:
-    """One find: the setting's seed, the fix that was reverted, the script."""
+    """Saves a find: the setting's seed, the reverted fix, the script."""
     assert played.violation is not None
     folder.mkdir(exist_ok=True)
     beats = [
@@ -104,7 +104,7 @@ def save(played: Played, fix: str, folder: Path = CORPUS) -> Path:
 
 
 def replay(path: Path, *, with_fix: bool) -> Played:
-    """A kept find, played with its fix or without."""
+    """Replays a saved find, with its fix or without."""
     value = json.loads(path.read_text())
     script = [
         Beat(seconds, [_read(call) for call in before], [_read(call) for call in after])

@@ -1,4 +1,4 @@
-"""Who is honest in the search sees what its program would see: the same look, from a State and through web3."""
+"""Honest parties in the search see what their programs would see: equal views, from a State and through web3."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_a_worker_looks_at_a_state_as_it_does_through_web3(seed: int) -> None:
 
 
 def chosen(view: JobView, me: Address, s: State) -> list[Action]:
-    """What it does; nobody looks for lists in the search."""
+    """Returns a party's acts; lists are not modelled in the search."""
     return [act for act in acts(view, WorkerFacts(me, Wei(s.free[me]))) if act.kind != ActionKind.PUBLISH]
 
 
 def shown(view: JobView) -> object:
-    """What a decision reads; which lists are published the search does not play."""
+    """Returns the data that a decision reads, without published lists, which the search does not model."""
     return (
         view.id, view.params, view.job, view.now, view.block,
         [

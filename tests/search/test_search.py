@@ -1,4 +1,4 @@
-"""A few histories, and every find kept: with its fix it hurts nobody, without it does."""
+"""Plays a few histories, and every saved find: with its fix no rule breaks, without it one does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAYS = (
     "unpaid behind a conviction", "ANSWERED, honest", "ANSWERED, false", "MISSING, honest", "MISSING, false",
     "no carry stands",
 )  # fmt: skip
-"""What the histories of slots that carry must have had."""
+"""Features that histories of carrying slots must have had."""
 FINDS = sorted(CORPUS.glob("*.json"))
 
 
@@ -192,7 +192,7 @@ def test_a_find_is_made_small() -> None:
 
 
 def test_a_claim_of_a_base_that_was_cut_away_is_left_out() -> None:
-    """Without the reveals of its first round a history has another base in the second than the claims there."""
+    """Without the reveals of its first round, a history has another base in the second than its claims."""
     whole, left_out = play(setting_of(4, carries=False)), []
     cut = [replace(beat, before=_later(beat.before), after=_later(beat.after)) for beat in whole.script]
     is_unheard_of = engine._is_unheard_of
@@ -210,12 +210,12 @@ def test_a_claim_of_a_base_that_was_cut_away_is_left_out() -> None:
 
 
 def _later(calls: list[MarketCall]) -> list[MarketCall]:
-    """Without the reveals of round 0."""
+    """Returns the calls without the reveals of round 0."""
     return [call for call in calls if call.function != "reveal" or call.arguments[1:2] != (0,)]
 
 
 def trail(played: Played) -> list[object]:
-    """What was done, and when."""
+    """Returns all acts with their times."""
     assert played.scene is not None
     return [(block.number, block.time, call, error) for block, call, error in played.scene.trail]
 

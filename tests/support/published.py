@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 STREAMS = (
     "worker.up", "verifier.up", "coordinator.up", "storage.serve", "train.watch", "dispute.watch", "dispute.defend",
 )  # fmt: skip
-"""Commands that print events: each line is one, until an error ends them."""
-EXACT = 2**53
 """Commands that print events: every line is one, until an error ends them."""
+EXACT = 2**53
+"""Bound above which JavaScript cannot represent JSON integers exactly."""
 
 
 @cache
 def validator(name: str) -> Draft202012Validator:
-    """Of a schema by its name."""
+    """Returns the validator of a named schema."""
     return Draft202012Validator(bundled(name))
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """The commands of a tree by their words."""
+    """Returns the commands of a tree by their words."""
     verbs = getattr(command, "commands", None)
     if verbs is None:
         return {path: command}
@@ -48,12 +48,12 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], An
 
 @cache
 def commands() -> Mapping[tuple[str, ...], Any]:
-    """Every command with its options."""
+    """Returns every command with its options."""
     return leaves(command_line.whole())
 
 
 def command_of(arguments: Sequence[str]) -> str | None:
-    """The name of the schema of a command line; None if it names no command."""
+    """Returns the name of the schema for a command line; None if it names no command."""
     for length in (3, 2, 1):
         if tuple(arguments[:length]) in commands():
             return ".".join(arguments[:length])
@@ -61,7 +61,7 @@ def command_of(arguments: Sequence[str]) -> str | None:
 
 
 def arguments_of(call: Any) -> Sequence[str] | None:
-    """What a child gives to `lockstep`; None: it is another program."""
+    """Returns the arguments that a child process passes to `lockstep`; None for another program."""
     words = [str(word) for word in call] if isinstance(call, (list, tuple)) else []
     if words[1:3] == ["-m", "lockstep.cli.main"]:
         return words[3:]
@@ -71,7 +71,7 @@ def arguments_of(call: Any) -> Sequence[str] | None:
 
 
 def amount_names(schema: Any) -> Iterator[str]:
-    """The properties of a schema, at any depth, that are amounts."""
+    """Yields the properties of a schema, at any depth, that are amounts."""
     if isinstance(schema, dict):
         for name, inner in schema.get("properties", {}).items():
             if isinstance(inner, dict) and str(inner.get("$ref", "")).endswith("/amount"):
@@ -85,12 +85,12 @@ def amount_names(schema: Any) -> Iterator[str]:
 
 @cache
 def amounts() -> frozenset[str]:
-    """Every key that names an amount in some schema."""
+    """Returns every key that is an amount in some schema."""
     return frozenset(name for schema in names() for name in amount_names(bundled(schema)))
 
 
 def numbers(value: Any, path: str = "") -> Iterator[str]:
-    """Amounts that are numbers, and numbers that JSON cannot hold, by where they stand."""
+    """Yields paths of amounts that are numbers, and of numbers that JSON cannot represent."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if name in amounts() and isinstance(inner, (int, float)) and not isinstance(inner, bool):
@@ -104,7 +104,7 @@ def numbers(value: Any, path: str = "") -> Iterator[str]:
 
 
 def faults(line: Mapping[str, Any], command: str | None) -> Iterator[str]:
-    """How a line differs from what is published for its command."""
+    """Yields differences between a line and its command's schema."""
     if "event" not in line:
         yield from differing("envelope", line)
         if command is not None and line.get("ok") is True:
@@ -115,13 +115,13 @@ def faults(line: Mapping[str, Any], command: str | None) -> Iterator[str]:
             if command != "schema":
                 yield from numbers(line["data"])
     elif command is not None:
-        # Its `ready` is a line, too: `local up` and the like print no events.
+        # A `ready` line counts as a result: `local up` and similar commands print no events.
         yield from differing(command, line) if command in STREAMS else [f"{command} has no events: {line}"]
         yield from numbers(line)
 
 
 def differing(name: str, value: Any) -> Iterator[str]:
-    """The error that says most, if there is one."""
+    """Yields the most specific error, if any."""
     error = best_match(validator(name).iter_errors(value))
     if error is not None:
         where = "/".join(map(str, error.absolute_path))
@@ -129,29 +129,29 @@ def differing(name: str, value: Any) -> Iterator[str]:
 
 
 class Watch:
-    """Yields the most specific error, if any."""
+    """Checks printed lines while it is installed."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
         self.seen: set[str] = set()
-        """Schemas that a line was held against."""
+        """Schemas against which a line was checked."""
         self._running: list[list[str]] = []
 
     def line(self, line: Mapping[str, Any], arguments: Sequence[str] | None) -> None:
-        """One line of a command; `arguments` None: nobody knows whose it is."""
+        """Checks one line of a command; `arguments` None: the command is unknown."""
         command = None if arguments is None else command_of(arguments)
         self.seen.add(command or "envelope")
         self.faults += [f"lockstep {' '.join(arguments or ['?'])}: {fault}" for fault in faults(line, command)]
 
     def text(self, text: str, arguments: Sequence[str]) -> None:
-        """The stdout of a command that has ended."""
+        """Checks the stdout of a finished command."""
         for line in text.splitlines():
-            # Checks one line of a command; `arguments` None: the command is unknown.
+            # A line truncated by a kill is ignored.
             if line.startswith(('{"schema": "lockstep/1"', '{"event": ')) and line.endswith("}"):
                 self.line(json.loads(line), arguments)
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Look in the three places."""
+        """Installs the interception in the three places."""
         run, write = command_line._run, lines.write
         communicate = subprocess.Popen.communicate
 
@@ -176,7 +176,7 @@ class Watch:
         patch.setattr(command_line, "_run", running)
         patch.setattr(lines, "write", written)
         patch.setattr(subprocess.Popen, "communicate", communicated)
-        # The roles' tests run without the demo, too (`make test-honest`).
+        # The roles' tests also run without the demo (`make test-honest`).
         if find_spec("lockstep.demo") is not None:
             self._install_reader(patch)
 

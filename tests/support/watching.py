@@ -32,7 +32,7 @@ class PlayedWitness:
         self.send(self.contract.enrol(self.job, self.chain[0]))
 
     def duty(self, audit: AuditId) -> int:
-        """Returns the index of its duty."""
+        """Returns the index of the witness's duty in an audit."""
         count = self.contract.audit(audit).duties
         return next(i for i in range(count) if self.contract.duty(audit, i).account == self.address)
 

@@ -1,1 +1,1 @@
-"""Foundations of every package: decoding of untrusted bytes, settings, this machine's resources, caches."""
+"""Foundations of all packages: decoding of untrusted bytes, settings, this machine's resources, caches."""

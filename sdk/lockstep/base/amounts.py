@@ -23,31 +23,31 @@ from lockstep.protocol.types import Wei
 
 _AMOUNT = re.compile(r"(\d{1,40})(?:\.(\d+))?\s*((?!e\d)[^\s\d.,][^\s,]*)?", re.IGNORECASE | re.ASCII)
 _TINY = Decimal("1e-9")
-"""Smaller rounded amounts are written with an exponent."""
+"""Amounts below it are rounded and written with an exponent."""
 _FEE_UNITS = {"wei": 0, "gwei": 9, "eth": 18}
 _FEE = re.compile(r"(\d{1,40})(?:\.(\d{1,18}))?\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _LARGEST = 2**128 - 1
-"""The largest amount that the contracts keep."""
+"""Largest amount that the contracts store."""
 
 
 @dataclass(frozen=True)
 class Currency:
-    """A token or coin, as its contract or its chain tells of it."""
+    """A token or coin, as described by its contract or chain."""
 
     symbol: str
     decimals: int
-    """10^decimals of the smallest units are one."""
+    """Number of decimals: the unit is 10^decimals smallest units."""
 
     @property
     def unit(self) -> int:
-        """One, in smallest units."""
+        """One token or coin, in smallest units."""
         return int(10**self.decimals)
 
 
 COIN = Currency("ETH", 18)
 """The chain's own coin, which pays for gas."""
 TEST_TOKEN = Currency("LST", DECIMALS)
-"""The token that a market has if none is named when it is deployed."""
+"""The token of a market that was deployed without naming one."""
 _of_market = TEST_TOKEN
 
 
@@ -57,7 +57,7 @@ def market_currency() -> Currency:
 
 
 def set_market_currency(currency: Currency) -> None:
-    """Has `tokens` and `amount_of` count in this token; a process serves one market."""
+    """Sets the token in which `tokens` and `amount_of` count; a process serves one market."""
     global _of_market
     _of_market = currency
 
@@ -75,7 +75,7 @@ def tokens(amount: int | str, digits: int | None = None, currency: Currency | No
 
 
 def require_amount(text: str, name: str = "amount", *, least: int = 1) -> None:
-    """Raises UsageError for a text that is no amount of any token: what is known before the market is asked."""
+    """Raises UsageError for a text that is no valid amount of any token, before the market is known."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
         raise _no_amount(text, name, "tokens")

@@ -1,6 +1,6 @@
-"""A cache in memory for values that are costly to compute, bounded in bytes.
+"""An in-memory cache for values that are expensive to compute, bounded in bytes.
 
-Every value can be computed again. Values that nothing needs are evicted first, then the least recently used.
+Every value can be recomputed. Values that nothing needs are evicted first, then the least recently used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from lockstep.base.machine import memory
 
 SHARE = 0.25
-"""The share of the machine's memory that is used by default."""
+"""Default share of the machine's memory."""
 
 
 def default_limit() -> int:
@@ -52,7 +52,7 @@ class MemoryCache:
             return item.value
 
     def __contains__(self, key: Hashable) -> bool:
-        """Tells if the cache has a key, without marking it as used."""
+        """Returns True if the cache has the key, without marking it as used."""
         return key in self._items
 
     def keys(self) -> list[Hashable]:
@@ -61,7 +61,7 @@ class MemoryCache:
             return list(self._items)
 
     def put(self, key: Hashable, value: Any, size: int, needed: Callable[[], bool] = lambda: False) -> None:
-        """Caches a value; `needed` is called on each eviction, and returns True if something still waits for the value.
+        """Caches a value; `needed` is called on each eviction, and returns True while the value is still needed.
 
         The new value itself is kept however large it is, until the next one is put.
         """

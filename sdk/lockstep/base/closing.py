@@ -1,4 +1,4 @@
-"""Objects that are closed when their `with` block is left."""
+"""Context managers that close an object when their block ends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The one place where bytes from outside become values: size first, then depth, then form.
+"""Decodes untrusted bytes to values: checks size first, then depth, then form.
 
-`from_cbor`, `from_json` and `from_toml` bound a text before a parser sees it. Readers then say what each field must be,
+`from_cbor`, `from_json` and `from_toml` bound a text before it is parsed. Readers then define the form of each field,
 so that a decoder is a declaration:
 
     _CONST = table({"dtype": whole(0, 255), "shape": several(whole(0, U32), 255), "data": octets()})
@@ -8,7 +8,7 @@ so that a decoder is a declaration:
     with refusing(ProgramInvalid, "a Program file", hint="fetch it again by its CID"):
         fields = _FILE(from_cbor(data, MAX_PROGRAM_BYTES), "file")
 
-Everything here raises Malformed and nothing else; `refusing` turns that into the error that a decoder declares.
+All functions raise only Malformed; `refusing` converts it to the error that a decoder declares.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from lockstep.protocol.errors import LockstepError, Malformed
 
 T = TypeVar("T")
 Reader = Callable[[Any, str], T]
-"""Checks a decoded value at a place in the text and returns it in its final type, or raises Malformed."""
+"""Checks a decoded value at a position in the text and returns its final form, or raises Malformed."""
 
 MAX_DEPTH = 32
-"""Levels of nesting: the deepest text that Lockstep writes has seven."""
+"""Most levels of nesting; the deepest text that Lockstep writes has seven."""
 MAX_ITEMS = 1 << 20
-"""The most values in one text, keys included, which bounds the memory of small values too."""
+"""Most values in one text, keys included, which also bounds the memory of small values."""
 MAX_FILE_BYTES = 1 << 24
-"""The most bytes of a settings, key or export file."""
+"""Most bytes of a settings, key or export file."""
 MAX_BRACKETS = 128
-"""The most opening brackets in a TOML text, which bounds its depth; brackets in strings count too."""
+"""Most opening brackets in a TOML text, which bounds its depth; brackets in strings count too."""
 U32 = (1 << 32) - 1
 U64 = (1 << 64) - 1
 
@@ -48,7 +48,7 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 @contextmanager
 def refusing(error: type[LockstepError], what: str, hint: str = "") -> Iterator[None]:
-    """Raises `error` where the block raises Malformed; `what` names the thing that does not parse."""
+    """Raises `error` if the block raises Malformed; `what` names what could not be parsed."""
     try:
         yield
     except Malformed as malformed:
@@ -62,15 +62,15 @@ def from_cbor(data: bytes, most_bytes: int, *, most_items: int = MAX_ITEMS) -> A
     """Parses a DAG-CBOR text, after one pass over its heads."""
     _require_size(len(data), most_bytes)
     _scan_cbor(data, most_items)
-    import dag_cbor  # a tenth of the time in which `lockstep --help` answers
+    import dag_cbor  # its import takes a tenth of the time in which `lockstep --help` answers
 
     try:
-        # For bytes it tries a stream first: that error keeps the frames of all callers, and their tensors, in a cycle.
+        # given bytes, it tries a stream first: that error keeps all callers' frames, and their tensors, in a cycle
         return dag_cbor.decode(BytesIO(data))
     except MemoryError:
-        # It says nothing about the text.
+        # a lack of memory says nothing about the text
         raise
-    except Exception as error:  # dag_cbor and multiformats raise several unrelated families, assertions among them
+    except Exception as error:  # dag_cbor and multiformats raise several unrelated types, assertions among them
         raise Malformed(f"no DAG-CBOR: {_line(error)}") from error
 
 
@@ -101,7 +101,7 @@ def from_toml(data: bytes | str, most_bytes: int = MAX_FILE_BYTES) -> dict[str, 
 
 
 def file_bytes(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """A regular file's contents; raises OSError, and Malformed after one byte too many."""
+    """Reads a regular file's contents. Raises OSError, and Malformed if it has more than `most_bytes`."""
     with open_regular(path) as file:
         data = file.read(most_bytes + 1)
     _require_size(len(data), most_bytes)
@@ -251,7 +251,7 @@ def text(most: int = 1 << 12) -> Reader[str]:
             raise _wrong(where, "text", value)
         if len(value) > most:
             raise Malformed(f"{where} has {len(value)} characters, at most {most} are read")
-        # JSON can name a lone half of a surrogate pair.
+        # JSON can encode a single half of a surrogate pair.
         if any("\ud800" <= c <= "\udfff" for c in value):
             raise Malformed(f"{where} is not text")
         return value
@@ -319,7 +319,7 @@ def mapping(reader: Reader[T]) -> Reader[dict[str, T]]:
 def table(
     required: Mapping[str, Reader[Any]], optional: Mapping[str, Reader[Any]] | None = None
 ) -> Reader[dict[str, Any]]:
-    """Reads a map with exactly these keys, but for the `optional` ones, which may be absent."""
+    """Returns a reader for a map with exactly these keys; `optional` ones may be absent."""
     readers = {**required, **(optional or {})}
 
     def read(value: Any, where: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Escapes control characters in text for terminals and logs, part of which may come from a stranger.
+"""Escapes control characters in text for terminals and logs, part of which may be untrusted.
 
 >>> legible("x\\x1b]52;c;cm0=\\x07 and\\n\\x1b[32mok")
 'x\\\\x1b]52;c;cm0=\\\\x07 and\\n\\x1b[32mok'
@@ -12,7 +12,7 @@ import re
 
 _COLOUR = r"\x1b\[[0-9;]{0,32}m"
 _CONTROL = re.compile(f"({_COLOUR})|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Colours, and control sequences: cursor, title, clipboard, direction of writing."""
+"""Colours, or control characters and sequences: cursor, title, clipboard, direction of writing."""
 _ANY = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -28,8 +28,9 @@ def on_one_line(text: str) -> str:
 
 
 def indented(text: str) -> str:
-    """Returns the text with control characters escaped and later lines indented, so that none looks like a line of
-    Lockstep."""
+    """Returns the text with control characters escaped and later lines indented, so that none resembles Lockstep's own
+    output.
+    """
     return legible(text).replace("\n", "\n    ")
 
 

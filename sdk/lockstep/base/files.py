@@ -77,7 +77,10 @@ def remove_partials(folder: Path, *, held_by: str) -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Tells if another process has this id. In a container, a killed writer may have had this process's own id."""
+    """Returns True if another process has this id.
+
+    In a container, a killed writer may have had this process's own id.
+    """
     if pid == os.getpid():
         return False
     try:
@@ -91,13 +94,14 @@ def _lives(pid: int) -> bool:
 
 @contextmanager
 def written_alone(part: Path) -> Iterator[BinaryIO]:
-    """Opens a new empty file for reading and writing, mode 0600, and locks it until the end; waits for another process
-    that holds the lock. The lock ends with its process. Raises OSError."""
+    """Opens a new empty file for reading and writing, mode 0600, locked until the block ends; waits while another
+    process holds the lock. The system releases the lock with its process. Raises OSError.
+    """
     while True:
         with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
-                # Its name may have been taken from it while this process waited.
+                # The file may have been removed while this process waited.
                 if os.path.samestat(os.stat(part), os.fstat(file.fileno())):
                     file.truncate(0)
                     yield file
@@ -105,7 +109,7 @@ def written_alone(part: Path) -> Iterator[BinaryIO]:
 
 
 def remove_unlocked(parts: Iterable[Path]) -> None:
-    """Removes the files of `written_alone` whose writers were killed, which nobody holds locked."""
+    """Removes the files of `written_alone` whose writers were killed, so that they are not locked."""
     for part in parts:
         with suppress(FileNotFoundError, BlockingIOError), open(part, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +124,7 @@ _KINDS = {
 
 def open_regular(path: Path) -> BinaryIO:
     """Opens a regular file, or a link to one; raises OSError for anything else, before it is opened."""
-    # Opening a pipe waits for a writer, and opening a device may do something.
+    # Opening a pipe would wait for a writer, and opening a device may have effects.
     _require_regular(path, os.stat(path).st_mode)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -155,12 +159,13 @@ OTHERS_FILES, OTHERS_FOLDERS = 0o066, 0o011
 
 
 def open_to_others(path: Path) -> bool:
-    """Tells if another user of this machine could read or write a file: by its own mode, and that of each folder above.
+    """Returns True if another user of this machine could read or write a file, by its own mode and those of the folders
+    above.
 
-    Raises OSError if it is not there.
+    Raises OSError if the file does not exist.
     """
     found = path.stat()
-    # A pipe, as a shell's <(..), has whoever opened it alone.
+    # A pipe, as from a shell's <(..), is only readable by the process that opened it.
     if not stat.S_ISREG(found.st_mode) or not found.st_mode & OTHERS_FILES:
         return False
     whole = path.resolve(strict=True)

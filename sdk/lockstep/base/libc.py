@@ -8,10 +8,10 @@ from functools import cache
 
 @cache
 def libc() -> ctypes.CDLL:
-    """Returns the C library, opened once; `ctypes.get_errno` returns the calling thread's error number."""
+    """Returns the C library, loaded once; `ctypes.get_errno` returns the calling thread's error number."""
     found = ctypes.CDLL(None, use_errno=True)
     number, place = ctypes.c_int, ctypes.c_void_p
-    # An offset of 64 bits, as on every system that this runs on.
+    # Offsets have 64 bits on every supported system.
     found.mmap.argtypes, found.mmap.restype = [place, ctypes.c_size_t, number, number, number, ctypes.c_int64], place
     found.munmap.argtypes = [place, ctypes.c_size_t]
     return found

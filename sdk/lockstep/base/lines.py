@@ -1,4 +1,4 @@
-"""A program's output: JSON on stdout, one object a line; messages for people on stderr."""
+"""Writes a program's output: JSON on stdout, one object per line; messages for people on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine's resources: memory (physical, or what a cgroup leaves of it), and room on its disk.
+"""This machine's resources: memory (physical, or as limited by a cgroup) and disk space.
 
 held = memory()
 held.require(41_200_000_000)    # Unfit: needs 41.2 GB of memory, this machine has 23.4 GB (19.8 GB available)
@@ -30,10 +30,12 @@ class Memory:
     available: int
     """The bytes that can still be allocated without swapping, at most `total`."""
     where: str = "this machine"
-    """The memory's owner in messages: this machine, or a device."""
+    """Owner of the memory, for messages: this machine, or a device."""
 
     def require(self, needed: int, present: int = 0) -> None:
-        """Raises Unfit unless `needed` bytes are available; `present` of them are already allocated to this process."""
+        """Raises Unfit unless `needed` bytes are available; `present` bytes of them are already allocated to this
+        process.
+        """
         # INVARIANT: no job is begun that this memory cannot hold.
         if needed > self.total or needed - present > self.available:
             raise Unfit(
@@ -56,8 +58,9 @@ def memory(root: Path = Path("/")) -> Memory:
 
 @contextmanager
 def room_on_disk() -> Iterator[None]:
-    """Turns a full disk into `Unreachable`, so that a process waits for space as it does for a chain that does not
-    answer."""
+    """Converts a full disk to `Unreachable`, so that a process waits for space as it waits for a chain that does not
+    answer.
+    """
     try:
         yield
     except (OSError, sqlite3.Error, LockstepError) as error:

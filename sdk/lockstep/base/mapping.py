@@ -31,7 +31,7 @@ class MappedFile:
 
 
 _FILES: dict[int, MappedFile] = {}
-"""By address of the first byte: the files that are mapped as a whole for reading."""
+"""Files that are mapped as a whole for reading, by the address of the first byte."""
 
 
 def mapped(handle: int, size: int, *, writes: bool = False) -> np.ndarray:

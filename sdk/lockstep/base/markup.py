@@ -1,4 +1,4 @@
-"""HTML for notebooks: tables and a curve, without a script or a file of others; whatever strangers wrote is escaped.
+"""Generates HTML for notebooks: tables and a curve, without scripts or external files; untrusted text is escaped.
 
 >>> table("job", [("status", "<script>")])
 '<table><caption>job</caption><tr><th>status</th><td>&lt;script&gt;</td></tr></table>'

@@ -1,4 +1,4 @@
-"""Names that people type: what is unknown is refused with the nearest name that is known.
+"""Resolves names that people type; an unknown name is refused with a suggestion of the nearest known one.
 
 >>> refuse_unknown({"thread": 2}, ["threads", "device"], "lockstep.toml")
 Traceback (most recent call last):
@@ -17,9 +17,9 @@ from lockstep.protocol.types import Address
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 LEAST_DIGITS = 6
-"""The fewest hex digits that identify an id on the command line."""
+"""Least hex digits that identify an id on the command line."""
 SHOWN_DIGITS = 8
-"""The number of hex digits of an id that messages show."""
+"""Hex digits of an id that messages show."""
 JOBS_SHOWN = "`lockstep train list` shows every job"
 CLAIMS_SHOWN = "`lockstep train watch JOB` shows the claims of a job"
 GAMES_SHOWN = "`lockstep dispute list --all` shows every game"
@@ -28,14 +28,14 @@ GAMES_SHOWN = "`lockstep dispute list --all` shows every game"
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns a hint: the known name nearest to a mistyped `name`, or all known names."""
     names = sorted(known)
-    # Capitals do not count: people write AdamW for adamw.
+    # Case is ignored: people write AdamW for adamw.
     plain = {each.lower(): each for each in reversed(names)}
     found = get_close_matches(name.lower(), plain, n=1, cutoff=0.5)
     return f"did you mean {plain[found[0]]!r}?" if found else f"known: {', '.join(names)}"
 
 
 def short(value: object) -> str:
-    """An id by its first eight digits, everything else as it is.
+    """Shortens an id to its first eight digits; returns any other value unchanged.
 
     >>> short(bytes(range(32))), short("0x90F79bf6EB2c4f870365E785982E1f101E93b906"), short("one")
     ('00010203', '0x90F79bf6', 'one')
@@ -44,7 +44,7 @@ def short(value: object) -> str:
     digits = text.removeprefix("0x")
     if len(digits) < 40 or any(c not in "0123456789abcdefABCDEF" for c in digits):
         return text
-    # An account keeps its prefix: people know it by that.
+    # An address keeps its prefix, by which people recognise addresses.
     return text[: SHOWN_DIGITS + 2] if len(digits) == 40 else digits[:SHOWN_DIGITS]
 
 
@@ -74,9 +74,9 @@ def identified(text: str, known: Iterable[bytes], what: str, hint: str) -> bytes
 
 
 def address_of(text: str, name: str, *, hint: str = "") -> Address:
-    """The address that a person wrote, checksummed; raises UsageError.
+    """Parses an address that a person wrote; returns it checksummed. Raises UsageError.
 
-    `name`: what it was written for, in the error's words; `hint`: what else may stand there.
+    `name` is the option or field, for the error's text; `hint` names other valid values.
 
     >>> address_of("0x90f79bf6eb2c4f870365e785982e1f101e93b906", "--to")
     '0x90F79bf6EB2c4f870365E785982E1f101E93b906'

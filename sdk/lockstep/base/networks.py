@@ -1,4 +1,4 @@
-"""Markets by name: where a chain, its contracts, a store and keys are, in one file of the user's.
+"""Named markets: addresses of a chain, its contracts, a store and keys, in one file of the user.
 
     [sepolia]                                   # ~/.config/lockstep/networks.toml
     rpc = "https://rpc.example/KEY,https://other.example"
@@ -11,8 +11,8 @@
     max_tip = "2 gwei"
     finality = "finalized"                      # or "safe", "latest", or a number of blocks in quotes
 
-`local` is the market that `lockstep local up` keeps on this machine; it needs no entry, and it is the default while it
-is up and nothing else was said.
+`local` is the market that `lockstep local up` runs on this machine. It needs no entry, and is the default while it runs
+and no other market is named.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIELDS = (
     "rpc", "storage", "deployment", "coordinator", "home", "password_file", "max_fee", "max_tip", "finality"
 )  # fmt: skip
 PROGRAMS = ("worker", "verifier", "coordinator")
-"""The programs that take part with an account of their own; each is a command of the same name."""
+"""The programs that take part with an account of their own; each is also a command."""
 ROLES = ("requester", *PROGRAMS)
 _PATHS = ("deployment", "home", "password_file")
 

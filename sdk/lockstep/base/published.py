@@ -1,10 +1,10 @@
-"""A market by its coordinator's URL: what the coordinator publishes about it, as settings.
+"""Settings of a market that is named by its coordinator's URL, from data that the coordinator publishes.
 
     GET URL/api/v1/network
     {"deployment": {"chain_id": 31337, "token": "0x...", ...}, "rpc_urls": ["http://127.0.0.1:8545"], "gateways": []}
 
-The coordinator is believed which market it is, and nothing else: events, code and states are read from the chain,
-content is verified by its CID. Whoever does not believe its RPC endpoint names another by --rpc.
+The coordinator is trusted only to identify the market: events, code and states are read from the chain, and content is
+verified by its CID. The option --rpc replaces an RPC endpoint that the user does not trust.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from lockstep.protocol.errors import Unreachable, UsageError
 PATH = "/api/v1/network"
 MAX_BYTES = 1 << 16
 ANSWER_SECONDS = 10.0
-"""Seconds for a whole answer, from the request to its last byte."""
+"""Time limit of a whole answer in seconds, from the request to its last byte."""
 MOST_URLS = 8
 GATEWAY = "gateway+"
-"""The prefix of a gateway's URL in a list of stores (`storage.open_store`). A coordinator is a gateway too."""
+"""Prefix of a gateway's URL in a list of stores (`storage.open_store`). A coordinator is a gateway too."""
 _DOCUMENT = table(
     {
         "deployment": mapping(either(text(), whole(0, U64))),
@@ -39,12 +39,12 @@ _DOCUMENT = table(
 
 
 def is_url(network: str) -> bool:
-    """Tells if a network is named by its coordinator's URL."""
+    """Returns True if a network is named by its coordinator's URL."""
     return network.startswith(("http://", "https://"))
 
 
 def on_loopback(url: str) -> bool:
-    """Tells if a URL's host is this machine."""
+    """Returns True if a URL's host is this machine."""
     try:
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ip_address(host).is_loopback
@@ -87,9 +87,9 @@ def _reachable(each: str, url: str) -> bool:
 
 
 def fetched(url: str, path: str) -> bytes:
-    """Fetches what a coordinator serves under a path: at most MAX_BYTES and ANSWER_SECONDS.
+    """Fetches a path from a coordinator, within MAX_BYTES and ANSWER_SECONDS.
 
-    Raises `Unreachable` if it does not answer, `UsageError` if it serves no such thing.
+    Raises `Unreachable` if the coordinator does not answer, `UsageError` if it has no such path.
     """
     import httpx2
 

@@ -1,4 +1,4 @@
-"""URLs that hold a key: what of them may be shown, and text from which their keys are taken out.
+"""Removes keys from URLs, and from text that may contain such URLs.
 
 >>> redacted("https://me:pw@mainnet.example.io/v3/0123456789abcdef?token=x")
 'https://mainnet.example.io'
@@ -19,28 +19,28 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit
 HIDDEN = "[hidden]"
 NO_URL = "(not a URL)"
 SECRET_CHARACTERS = 6
-"""A part of a URL that is shorter is a word of its path ("v3", "rpc"), and no key."""
+"""Length below which a part of a URL is a word of its path ("v3", "rpc") and not a key."""
 
 PLACES = ("dir", "file", "sqlite")
-"""Schemes of a place on this machine, which has a path and no host."""
+"""Schemes of local places, which have a path and no host."""
 _USER = re.compile(r"(?<=://)[^\s/@\"'<>]*@")
-"""The user and password before a URL's host, wherever a text holds one."""
+"""User and password before a URL's host, anywhere in a text."""
 _NEXT = re.compile(r",(?=\s*(?:[A-Za-z][A-Za-z0-9+.-]*://|$))")
-"""The comma behind a folder in a list of URLs: the folder's own name may hold others."""
+"""The comma after a folder in a list of URLs; the folder's own name may contain commas."""
 _WORD = re.compile(r"[A-Za-z]{1,15}")
 
 _secrets: dict[str, str] = {}
-"""By secret text: its replacement in output."""
+"""Maps a secret text to its replacement in output."""
 
 
 def urls_of(text: str) -> list[str]:
-    """The URLs of a comma-separated list."""
+    """Returns the URLs of a comma-separated list."""
     listed = _NEXT.split(text) if text.lstrip().startswith(("dir:", "/")) else text.split(",")
     return [url for part in listed if (url := part.strip())]
 
 
 def redacted(url: str) -> str:
-    """The scheme, host and port of a URL, or of each URL of a comma-separated list: all that may be shown of it.
+    """Returns scheme, host and port of a URL, or of each URL of a comma-separated list; nothing else may be shown.
 
     A folder (`dir://`) is shown by its path, a multiaddr as it is.
     """
@@ -56,7 +56,7 @@ def redacted(url: str) -> str:
         return NO_URL
     if parts.scheme in PLACES and parts.netloc in ("", "~") and parts.path:
         return f"{parts.scheme}://{parts.netloc}{parts.path}"
-    # An @ behind the host: a slash or a # of the password has ended the host before its time.
+    # An @ after the host: a slash or # in the password has ended the host too early.
     if not parts.scheme or not parts.hostname or "@" in url.partition("://")[2].removeprefix(parts.netloc):
         return NO_URL
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -64,7 +64,7 @@ def redacted(url: str) -> str:
 
 
 def shown(value: Any) -> Any:
-    """A setting as people may see it: of URLs no more than `redacted` leaves."""
+    """Returns a setting in the form that people may see: URLs are reduced as by `redacted`."""
     if isinstance(value, str):
         return redacted(value) if "://" in value or ("@" in value and value[:1] not in "/~.") else value
     if isinstance(value, dict):
@@ -88,7 +88,7 @@ def hide(url: str) -> None:
         if parts.scheme in PLACES:
             tail, parts = parts.query, parts._replace(path="")
         _forget(tail)
-        # A plain word is a name, which other text may hold; in a URL `scrubbed` takes any user out.
+        # A plain word is a user's name, which may occur in other text; in URLs `scrubbed` removes any user.
         if not _WORD.fullmatch(parts.username or ""):
             _forget(parts.username or "")
         for part in (parts.password, *parts.path.split("/"), parts.query, parts.fragment):
@@ -102,7 +102,8 @@ def spellings_of(secret: bytes) -> frozenset[str]:
     number."""
     spelled = {secret.hex(), secret.hex().upper(), str(int.from_bytes(secret, "big"))}
     for before in range(3):
-        # Within a longer text in base64 it begins at one of three places; what mixes with its neighbours is left out.
+        # In longer base64 text the secret begins at one of three positions; characters shared with neighbours are left
+        # out.
         first, last = -(-before * 8 // 6), (before + len(secret)) * 8 // 6
         coded = (b64encode(bytes(before) + secret), urlsafe_b64encode(bytes(before) + secret))
         spelled |= {code.decode()[first:last] for code in coded}
@@ -114,8 +115,8 @@ def spellings_of(secret: bytes) -> frozenset[str]:
 
 
 def scrubbed(text: str) -> str:
-    """The text without what was given to `hide`, and without the user of any URL."""
-    # The longest first: a whole URL is shown by its host, and not with a hole in it.
+    """Returns the text without secrets registered by `hide`, and without the user of any URL."""
+    # Longest first, so that a whole URL becomes its host instead of a URL with a gap.
     for secret in sorted(_secrets, key=len, reverse=True):
         if secret in text:
             text = text.replace(secret, _secrets[secret])
@@ -125,7 +126,7 @@ def scrubbed(text: str) -> str:
 def _forget(secret: str, shown: str = HIDDEN) -> None:
     if len(secret) < SECRET_CHARACTERS:
         return
-    # As it was given, as HTTP spells it, as JSON does.
+    # In the forms as given, as in HTTP, and as in JSON.
     for spelling in (secret, unquote(secret), quote(secret, safe="%/:?=&@+;,~!$'()*#[]")):
         _secrets[spelling] = shown
         _secrets[json.dumps(spelling)[1:-1]] = shown

@@ -26,9 +26,9 @@ from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, Usag
 from lockstep.protocol.types import Wei
 
 DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
-"""The valid names of devices that compute (`numerics.devices`)."""
+"""Valid names of computing devices (`numerics.devices`)."""
 FINALITIES = ("latest", "safe", "finalized")
-"""Block tags that nodes know; the chain itself determines "safe" and "finalized"."""
+"""Block tags of nodes; the chain itself determines "safe" and "finalized"."""
 
 MAX_PASSWORD_BYTES = 1 << 16
 
@@ -56,7 +56,7 @@ class Settings:
     rpc_check: str = field(default="", repr=False)
     """URLs, by commas, of a second provider that must agree with `rpc`; "": no check."""
     device: str = "auto"
-    """"auto", "cpu", "cuda:N" or "emulated"."""
+    """The device that computes: "auto", "cpu", "cuda:N" or "emulated"."""
     max_memory_mib: int = 0
     """The limit on the memory of a job that a worker joins; 0: the machine's."""
     max_stake: str = ""
@@ -94,7 +94,7 @@ class Settings:
 
     @property
     def finality_told(self) -> str:
-        """The finality in words: "finalized", or "3 blocks deep"."""
+        """Describes the finality setting: "finalized", or "3 blocks deep"."""
         return f"{self.finality} blocks deep" if self.finality.isdigit() else self.finality
 
     @property
@@ -153,7 +153,7 @@ class Settings:
             # INVARIANT: no password is taken that others of this machine can read, as no node key is.
             if open_to_others(path):
                 raise KeyStoreError(f"others can read {path}", f"chmod 600 {path}, and another password if it is known")
-            # A pipe that was opened for this process, as a shell's <(..), has a writer; one by name may never have.
+            # A pipe opened for this process, as by a shell's <(..), has a writer; a named pipe may never have one.
             handed = str(path) == "/dev/stdin" or str(path.parent) in ("/dev/fd", "/proc/self/fd")
             with path.open("rb") if handed else open_regular(path) as file:
                 data = file.read(MAX_PASSWORD_BYTES + 1)
@@ -203,12 +203,12 @@ DEFAULTS: dict[str, Any] = {
 
 
 RENAMED = {"confirmations": "finality"}
-"""Old names of settings, which existing homes may still use, with their new names."""
+"""Maps old names of settings, which existing homes may still use, to new ones."""
 FOLDER_FILE = "lockstep.toml"
 URLS = ("rpc", "rpc_check", "storage", "coordinator")
-"""Settings that may hold a key."""
+"""Settings that may contain a key."""
 NETWORK = "network"
-"""The setting that names a market (`base.networks`, `base.published`), which stands for several settings."""
+"""The setting that names a market (`base.networks`, `base.published`) and replaces several settings."""
 
 
 def resolve(role: str = "requester", **flags: Any) -> Settings:
@@ -283,11 +283,11 @@ def _renamed(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def finality_of(text: str) -> str:
     """Checks a `finality`; returns it in lower case. Raises UsageError."""
-    said = text.strip().lower()
-    # Ten digits would be more blocks than any chain has.
-    if said in FINALITIES or re.fullmatch(r"\d{1,9}", said, re.ASCII):
-        return said
-    raise UsageError(f"finality is {text!r}", hint=f"{nearest(said, FINALITIES)}; or give a number of blocks")
+    lowered = text.strip().lower()
+    # Ten digits would exceed the blocks of any chain.
+    if lowered in FINALITIES or re.fullmatch(r"\d{1,9}", lowered, re.ASCII):
+        return lowered
+    raise UsageError(f"finality is {text!r}", hint=f"{nearest(lowered, FINALITIES)}; or give a number of blocks")
 
 
 def named_network() -> str | None:

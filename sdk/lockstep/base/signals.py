@@ -1,4 +1,4 @@
-"""Signals that tell a process to stop."""
+"""Handles signals that stop a process."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import threading
 def stop_by_signals(stop: threading.Event, *numbers: signal.Signals) -> None:
     """Makes SIGTERM and SIGINT set `stop`; a second signal raises KeyboardInterrupt."""
 
-    def told_to_stop(number: int, frame: object) -> None:
+    def stop_requested(number: int, frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
     for each in numbers:
-        signal.signal(each, told_to_stop)
+        signal.signal(each, stop_requested)
 
 
 def ignore_stops() -> None:

@@ -1,7 +1,7 @@
-"""Trust in the `lockstep.toml` of a folder, which could choose keys, chain and money in a cloned example.
+"""Decides whether a folder's `lockstep.toml` is trusted: in a cloned example it could choose keys, chain and money.
 
-A file may set what costs its user nothing (HARMLESS), and everything in a folder that the user has named as the home,
-whose keys lie there. For the rest, the user must have accepted this exact file (`lockstep trust`).
+Every file may set harmless options (HARMLESS). A file in a folder that the user has named as the home may set all
+options. Otherwise the user must have accepted this exact file (`lockstep trust`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from lockstep.protocol.errors import UsageError
 
 HARMLESS = frozenset({"threads", "device", "memory_mib", "disk_mib", "cache_mib", "max_memory_mib"})
 MOST = 1024
-"""The most files that are remembered; the oldest is dropped."""
+"""Most files that are remembered; the oldest is dropped."""
 
 
 def require(path: Path, data: bytes, values: Mapping[str, Any], home: str) -> None:
-    """Raises UsageError if a file sets more than is harmless and the user has not trusted it.
+    """Raises UsageError if a file sets more than harmless options and the user has not trusted it.
 
-    `home` is the home that the command or the environment names, or the default one; never the one that the file names.
+    `home` is the home that the command or the environment names, or the default; never one that the file names.
     """
     grave = sorted(set(values) - HARMLESS)
     if not grave or _is_home(path, home) or _line(path, data) in _lines():
@@ -36,7 +36,7 @@ def require(path: Path, data: bytes, values: Mapping[str, Any], home: str) -> No
 
 
 def accept(path: Path, data: bytes) -> None:
-    """Trusts the file's settings as long as its contents do not change."""
+    """Trusts the file's settings until its contents change."""
     folder = config_folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     place = str(path.resolve())

@@ -1,6 +1,6 @@
 """Counters and state of this process for metrics (`runtime.metrics`).
 
-Writing a number takes less than a microsecond and never fails, so that no work waits for an observer.
+Recording a number takes less than a microsecond and never fails, so that metrics never delay work.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ class Vitals:
     """Counters that only grow, and the state at the latest block processed."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By (name, label); the label is "" if there is none."""
+    """Counters by (name, label); the label is "" if there is none."""
     gauges: dict[str, float] = field(default_factory=dict)
     games: tuple[Any, ...] = ()
-    """Ids of own games that run."""
+    """Ids of own running games."""
     locks: tuple[bytes, ...] = ()
-    """Keys of own stakes that are locked."""
+    """Keys of own locked stakes."""
     head: tuple[int, int] = (0, 0)
-    """(number, chain time) of the block that was processed last."""
+    """(number, chain time) of the block processed last."""
     held: str = ""
-    """A message about own transactions that wait for a lower fee; "" if there are none."""
+    """Message about own transactions that wait for a lower fee; "" if there are none."""
     beat_at: float | None = None
-    """The monotonic time of the loop's last iteration; None before the first."""
+    """Monotonic time of the loop's last iteration; None before the first."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, name: str, label: str = "", by: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The file of the contracts' addresses, which every process reads."""
+"""Reads and writes the file of the contracts' addresses."""
 
 from __future__ import annotations
 

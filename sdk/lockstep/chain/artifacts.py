@@ -1,4 +1,4 @@
-"""The committed artifacts of the contracts, ABI and bytecode by name, which tools/build_contracts.py writes."""
+"""Loads the committed artifacts of the contracts: ABI and bytecode by name, as written by tools/build_contracts.py."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Artifact:
     bytecode: str
     """Creation code, 0x-prefixed hexadecimal, with placeholders for the libraries' addresses at `links`."""
     links: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Library name -> byte offsets of its address in the creation code."""
+    """Maps a library's name to the byte offsets of its address in the creation code."""
     runtime: str = "0x"
-    """The code on chain, with zeros in the place of immutables."""
+    """The code on chain, with zeros in place of immutables."""
     runtime_links: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Library name -> byte offsets of its address in the runtime code."""
+    """Maps a library's name to the byte offsets of its address in the runtime code."""
     immutables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Name -> byte offsets of its 32-byte value in the runtime code."""
+    """Maps an immutable's name to the byte offsets of its 32-byte value in the runtime code."""
 
     def linked(self, libraries: Mapping[str, str]) -> str:
         """Returns the creation code, linked with the libraries' addresses (0x...)."""

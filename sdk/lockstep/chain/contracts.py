@@ -75,30 +75,32 @@ GAS = {
     "JobMarket.createWithPermit": 1_300_000,
     "JobMarket.merge": 600_000,
     "StakeVault.burn": 200_000,
-    # These loop over the slots (64 at most), a rewind also over the rounds ahead (16 at most).
+    # Loops over the slots (at most 64), and a rewind also over the rounds ahead (at most 16).
     "JobMarket.freeze": 5_000_000,
     "JobMarket.finalize": 6_000_000,
     "JobMarket.seal": 4_000_000,
     "JobMarket.startRound": 4_000_000,
     "JobMarket.release": 4_000_000,
-    # A game's moves: the worst is the proof, and the verdict that a proof or a resolve ends with.
+    # Moves of a game: the most expensive are the proof, and the verdict that ends a proof or a resolve.
     "DisputeGame.proveOp": 2_000_000,
-    # These carry a Program's header and several leaves.
+    # Calls with a Program's header and several leaves.
     "Validator.proveInvalid": 3_000_000,
     "Availability.answer": 3_000_000,
     "Availability.answerRow": 6_000_000,
-    # These store a word for each part of an answer.
+    # Calls that store a word for each part of an answer.
     "Availability.commit": 1_000_000,
     "Validator.commit": 1_000_000,
-    # Each of these may draw first, which loops over the slots and the duties (64 of either at most).
+    # Calls that may draw first, which loops over slots and duties (at most 64 of either).
     "Witnesses.draw": 6_000_000,
     "Witnesses.enrol": 6_000_000,
     "Witnesses.retire": 6_000_000,
     "Witnesses.settle": 6_000_000,
 }
 GAS_DEFAULT = 800_000
-"""Default gas limit of a call. It is no estimate, so a transaction can be sent in the block of one that it depends
-on."""
+"""Default gas limit of a call.
+
+It needs no estimate, so a transaction can be sent in the same block as one on which it depends.
+"""
 
 NEVER_REVERT = frozenset({
     "StakeVault.free", "StakeVault.credits", "StakeVault.unbonding", "StakeVault.lockOf", "StakeVault.totalEscrow",
@@ -128,7 +130,7 @@ class Call:
     """Contract.function, for messages and gas tables."""
     value: int = 0
     before: tuple[Call, ...] = ()
-    """Transactions of the same account that it depends on: the outbox sends them just before it."""
+    """Transactions of the same account on which this one depends: the outbox sends them just before."""
 
 
 class Contract:
@@ -223,9 +225,9 @@ def _read(part: dict[str, Any], value: Any) -> Any:
 
 MAX_DECIMALS, MAX_SYMBOL = 30, 16
 UNNAMED = "TOKEN"
-"""The symbol of a token that has none, or none that can be shown."""
+"""Symbol of a token without a symbol that can be shown."""
 UNLIMITED = 1 << 200
-"""An allowance that no amount uses up."""
+"""An allowance that is never used up."""
 
 
 class Token(Contract):
@@ -235,11 +237,11 @@ class Token(Contract):
         super().__init__(w3, address, "TestToken")
         self._currency: Currency | None = None
         self._domain: dict[str, Any] | Literal[False] | None = None
-        """The domain of permits; None: not asked for yet; False: the token takes no permit."""
+        """The domain of permits; None: not read yet; False: the token has no permits."""
 
     @property
     def currency(self) -> Currency:
-        """The token's symbol and decimals, asked for once; raises ChainError if it has no decimals that fit amounts."""
+        """The token's symbol and decimals, read once. Raises ChainError unless its decimals suit amounts."""
         if self._currency is None:
             try:
                 decimals = int(self.read("decimals"))
@@ -254,7 +256,7 @@ class Token(Contract):
                 )
             symbol = self._text("symbol()")
             shown = symbol.isprintable() and not set(symbol) & set(" ,") and len(symbol) <= MAX_SYMBOL
-            # What a token calls itself is a stranger's text, and "wei" is the smallest unit's name.
+            # A token's name is untrusted text, and "wei" already names the smallest unit.
             known = shown and symbol[:1].isalpha() and symbol.casefold() != "wei"
             self._currency = Currency(symbol if known else UNNAMED, decimals)
         return self._currency
@@ -276,13 +278,16 @@ class Token(Contract):
         return self.call("transfer", to, amount, gas=120_000)
 
     def mint(self, to: Address, amount: Wei) -> Call:
-        """Mints test tokens; anybody may."""
+        """Mints test tokens; any account may."""
         return self.call("mint", to, amount, gas=120_000)
 
     def sign_permit(
         self, account: LocalAccount, spender: Address, amount: Wei, deadline: Seconds
     ) -> tuple[int, int, bytes, bytes]:
-        """(deadline, v, r, s) of an ERC-2612 permit by `account`; raises ChainError if the token takes none."""
+        """Signs an ERC-2612 permit by `account`; returns (deadline, v, r, s).
+
+        Raises ChainError if the token has no permits.
+        """
         permit = self.permit_or_none(account, spender, amount, deadline)
         if permit is None:
             raise ChainError(f"the token at {self.address} takes no permit", "approve the spender instead")
@@ -291,8 +296,10 @@ class Token(Contract):
     def permit_or_none(
         self, account: LocalAccount, spender: Address, amount: Wei, deadline: Seconds
     ) -> tuple[int, int, bytes, bytes] | None:
-        """(deadline, v, r, s) of an ERC-2612 permit by `account`, None if the token takes none; the deadline is chain
-        time."""
+        """Signs an ERC-2612 permit by `account`; returns (deadline, v, r, s), or None if the token has no permits.
+
+        The deadline is chain time.
+        """
         if self._domain is False:
             return None
         try:
@@ -322,7 +329,7 @@ class Token(Contract):
         )
         permit = (int(deadline), signed.v, signed.r.to_bytes(32, "big"), signed.s.to_bytes(32, "big"))
         if self._domain is None:
-            # Others than ERC-2612's have the domain and the nonces, too: the first one is tried.
+            # Other permits also have a domain and nonces; ERC-2612's form is tried first.
             try:
                 self.read("permit", account.address, spender, amount, *permit, sender=Address(account.address))
             except ChainError:
@@ -332,17 +339,19 @@ class Token(Contract):
         return permit
 
     def approvals(self, owner: Address, spender: Address, amount: Wei) -> tuple[Call, ...]:
-        """The transactions after which `spender` may pull so much, whatever it may pull before."""
+        """Returns the transactions that let `spender` transfer the amount, whatever the present allowance is."""
         allowed = self.allowance(owner, spender)
         if allowed >= UNLIMITED:
             return ()
-        # A token may refuse to change an allowance that is not zero.
+        # Some tokens refuse to change a nonzero allowance to another one.
         reset = (self.approve(spender, Wei(0)),) if allowed else ()
         return (*reset, self.approve(spender, amount))
 
     def _own_domain(self) -> dict[str, Any]:
-        """The EIP-712 domain, by ERC-5267 or, for tokens older than that, as its separator proves it; raises
-        ChainError if the token tells none."""
+        """Returns the EIP-712 domain, from ERC-5267 or, for older tokens, as confirmed by its separator.
+
+        Raises ChainError if the token has neither.
+        """
         try:
             _, name, version, chain_id, contract, _, _ = self.read("eip712Domain")
             return {"name": name, "version": version, "chainId": chain_id, "verifyingContract": contract}
@@ -356,7 +365,7 @@ class Token(Contract):
         raise ChainError(f"the token at {self.address} has a domain of its own", "approve takes the permit's place")
 
     def _text(self, function: str) -> str:
-        """A text that the token tells of itself, in either of the types that tokens have for it; "" if it does not."""
+        """Returns a text of the token, in either type that tokens use for it; "" if it has none."""
         from eth_abi.exceptions import DecodingError
         from eth_utils.crypto import keccak
         from web3.exceptions import ContractLogicError, Web3RPCError
@@ -378,10 +387,10 @@ def _separator(domain: Mapping[str, Any]) -> bytes:
 
     kinds = {"name": "string", "version": "string", "chainId": "uint256", "verifyingContract": "address"}
     there = [name for name in kinds if name in domain]
-    said = keccak(text=f"EIP712Domain({','.join(f'{kinds[name]} {name}' for name in there)})")
+    type_hash = keccak(text=f"EIP712Domain({','.join(f'{kinds[name]} {name}' for name in there)})")
     values = [keccak(text=domain[name]) if kinds[name] == "string" else domain[name] for name in there]
     words = ["bytes32" if kinds[name] == "string" else kinds[name] for name in there]
-    return keccak(encode(["bytes32", *words], [said, *values]))
+    return keccak(encode(["bytes32", *words], [type_hash, *values]))
 
 
 class Vault(Contract):
@@ -391,7 +400,7 @@ class Vault(Contract):
         super().__init__(w3, address, "StakeVault")
 
     def free(self, account: Address) -> Wei:
-        """Returns the account's stake that nothing has locked."""
+        """Returns the account's stake that is not locked."""
         return Wei(self.read("free", account))
 
     def credits(self, account: Address) -> Wei:
@@ -540,11 +549,11 @@ class Market(Contract):
         return value
 
     def claim_id_of(self, job: JobId, r: int, slot: int = MERGE_SLOT) -> ClaimId:
-        """Returns the id of a slot's claim in the current attempt, or of the standing merge (zero if there is none)."""
+        """Returns the id of a slot's claim in the current attempt, or of the valid merge (zero if there is none)."""
         return ClaimId(self.read("claimIdOf", job, r, slot))
 
     def merger_of(self, job: JobId, r: int, block: int | str = "latest") -> Address:
-        """Returns the account that may merge at the block's time; the zero address if nobody may."""
+        """Returns the account that may merge at the block's time; the zero address for none."""
         return Address(self.read("mergerOf", job, r, block=block))
 
     def barred(self, job: JobId, account: Address) -> bool:
@@ -649,7 +658,7 @@ class Market(Contract):
 
 
 class GameContract(Contract):
-    """The contract DisputeGame by its ABI: `call` and `read` take the contract's own names."""
+    """The contract DisputeGame; `call` and `read` take the names of its ABI."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "DisputeGame")
@@ -712,8 +721,9 @@ class Demands(Precommitted):
         return self._kept(demand) or keccak(demand + bytes(32))
 
     def fading(self, demand: bytes) -> bool:
-        """Returns True if the beacon's hash of an open demand will soon be out of the chain's reach and nobody has
-        stored it."""
+        """Returns True if the hash of an open demand's beacon block will soon be unavailable and has not been
+        stored.
+        """
         stored, head = self.demand(demand), self.w3.eth.block_number
         if stored is None or stored.status != Status.OPEN or not stored.beacon:
             return False
@@ -728,7 +738,7 @@ class Demands(Precommitted):
         return bool(self.read("missing", claim))
 
     def row_bond_of(self, job: JobId, row: int) -> Wei:
-        """Returns the bond that the asker of a row locks now."""
+        """Returns the bond that a demander of a row locks now."""
         return Wei(self.read("rowBondOf", job, row))
 
     def unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> Call:
@@ -740,8 +750,9 @@ class Demands(Precommitted):
         return self.call("carryUnavailable", job, r, slot, wanted)
 
     def keep_seed(self, demand: bytes) -> Call:
-        """Stores the random word that selects a payload's leaves, before the beacon's hash is out of the chain's
-        reach."""
+        """Stores the random word that selects a payload's leaves, before the beacon block's hash becomes
+        unavailable.
+        """
         return self.call("keepSeed", demand)
 
     def answer(self, demand: bytes, body: Body, code: Code, shown: Sequence[Shown]) -> Call:
@@ -749,7 +760,7 @@ class Demands(Precommitted):
         return self.call("answer", demand, body, code, [astuple(s) for s in shown])
 
     def settle(self, demand: bytes) -> Call:
-        """Ends a payload's demand that nobody answered."""
+        """Ends an unanswered demand for a payload."""
         return self.call("settle", demand)
 
     def demand_row(self, job: JobId, row: int) -> Call:
@@ -761,12 +772,12 @@ class Demands(Precommitted):
         return self.call("answerRow", job, row, tree, begin, [astuple(shown) for shown in rows])
 
     def void_for_row(self, job: JobId, row: int) -> Call:
-        """Voids the job for a row that nobody posted."""
+        """Voids the job for a row that was not posted."""
         return self.call("voidForRow", job, row)
 
 
 class Witnesses(Contract):
-    """The contract of the market of witnesses: enrolments, audits, duties."""
+    """The contract Witnesses: enrolments, audits, duties."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "Witnesses")
@@ -842,7 +853,7 @@ class Contracts:
 
     @classmethod
     def at(cls, w3: Web3, addresses: Addresses) -> Contracts:
-        """Connects to the contracts of one deployment; amounts of this process are of its token from now on.
+        """Connects to the contracts of one deployment; from then on this process formats amounts in its token.
 
         Raises `ChainError` if there is no code where a contract should be, or another deployment's.
         """
@@ -880,8 +891,11 @@ class Contracts:
         ]
 
     def signed_for(self, account: Address, digest: Digest, signature: bytes) -> bool:
-        """Returns True if the account's key or its delegate's made the signature. A contract's signature (ERC-1271),
-        which the market accepts as well, does not count here, since its validity may change."""
+        """Returns True if the account or its delegate made the signature.
+
+        A contract's signature (ERC-1271), which the market also accepts, does not count here, because its validity may
+        change.
+        """
         signer = signatures.recovered(digest, signature)
         return signer is not None and signer in (account, self.vault.delegate_of(account))
 
@@ -905,8 +919,8 @@ def revert_data(failure: Any) -> bytes:
 def _plain(value: Any) -> Any:
     """Converts a struct to the tuple that the encoder takes."""
     if isinstance(value, Reveal):
-        *said, trace_cid, payload_cid, carries = astuple(value)
-        return *said, trace_cid.encode(), payload_cid.encode(), carries
+        *first, trace_cid, payload_cid, carries = astuple(value)
+        return *first, trace_cid.encode(), payload_cid.encode(), carries
     if hasattr(value, "__dataclass_fields__"):
         return astuple(value)
     return value

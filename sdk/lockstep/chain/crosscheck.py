@@ -1,4 +1,4 @@
-"""Cross-checks blocks and logs with a second provider: nobody acts on data about which the two disagree.
+"""Cross-checks blocks and logs with a second provider: no data on which the two disagree are used.
 
     the second is behind          what both have is read
     another hash, other logs      `TryLater`: nothing is read until they agree; logged once a minute
@@ -40,7 +40,7 @@ class CrossCheck:
         self._w3 = w3
         self._first, self._second = first, second
         self._clock = clock
-        self._told_at: float | None = None
+        self._reported_at: float | None = None
 
     def head(self) -> int:
         """Returns the number of the second provider's latest block."""
@@ -70,7 +70,7 @@ class CrossCheck:
         if mine != theirs:
             what = f"the logs of blocks {first} to {last}" if first < last else f"the logs of block {last}"
             raise self._differ(what, f"{len(mine)} logs", f"{len(theirs)} logs")
-        self._told_at = None
+        self._reported_at = None
 
     def _differ(self, what: str, ours: str, theirs: str) -> TryLater:
         error = TryLater(
@@ -79,12 +79,12 @@ class CrossCheck:
             code="try_later.rpc_check",
         )
         now = self._clock()
-        if self._told_at is None or now - self._told_at >= TELL_SECONDS:
-            self._told_at = now
+        if self._reported_at is None or now - self._reported_at >= TELL_SECONDS:
+            self._reported_at = now
             log.error("two RPC providers differ: nothing is done until they agree", message=error.message)
         return error
 
 
 def _values(entries: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Logs as values, in order."""
+    """Returns the compared values of logs, in order."""
     return sorted(astuple(RawLog.of({**entry, "address": entry["address"].lower()}, Seconds(0))) for entry in entries)

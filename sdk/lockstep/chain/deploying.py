@@ -1,10 +1,10 @@
-"""A deployment that survives its process: the plan is written before the first send, each creation before its own.
+"""Deploys durably: writes the plan before the first transaction, and each creation before it is sent.
 
     FILE                 the addresses, written once every contract is mined and its code is verified
     FILE.plan            chain, deployer, first nonce, arguments: a second start must say the same
     FILE.journal         an outbox (`chain.outbox`): each creation under its own key, under its own nonce
 
-After kill -9 the same command continues: it finds the transactions that were sent, and sends the others, none twice.
+After kill -9 the same command continues: it finds the sent transactions, and sends the remaining ones once.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 MAX_RUNTIME_BYTES, MAX_CREATION_BYTES = 24_576, 49_152
-"""EIP-170 and EIP-3860."""
+"""Most bytes of code on chain (EIP-170) and of creation code (EIP-3860)."""
 _PUSH0 = "0x5f5ff3"
-"""PUSH0 PUSH0 RETURN: only a chain of Shanghai or later runs it (EIP-3855)."""
+"""Code PUSH0 PUSH0 RETURN, which only runs on chains with the Shanghai upgrade (EIP-3855)."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Wanted:
     """A deployment's requested settings."""
 
     token: Address | None
-    """The token's address; None deploys a test token that anybody may mint."""
+    """The token's address; None deploys a test token that any account may mint."""
     unbond_seconds: Seconds
     times: ChainTimes
 
@@ -94,7 +94,7 @@ def planned_on(w3: Web3, deployer: Address, wanted: Wanted) -> Plan:
 
 
 def simulated(w3: Web3, planned: Plan) -> dict[str, int]:
-    """Returns artifact -> gas of every creation, as the node estimates it; sends nothing."""
+    """Estimates the gas of every creation with the node, by artifact; sends nothing."""
     from web3.exceptions import ContractLogicError, Web3RPCError
 
     gas = {}

@@ -1,4 +1,4 @@
-"""Deploys the contracts. Their addresses are computed first, since their constructors take one another's."""
+"""Deploys the contracts. Addresses are computed first, because constructors refer to one another's contracts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNBOND_SECONDS = Seconds(14 * 86_400)
 GAS = 6_000_000
 """The gas limit of a creation; the most expensive one uses 5.2 M."""
 LIBRARIES = {"Settling": "settling", "Rounds": "rounds", "Jobs": "jobs"}
-"""The artifact of each library that the market is linked with -> its key among the addresses."""
+"""Maps the artifact of each library that the market is linked with to its key among the addresses."""
 ORDER = (
     "token", "arbiter", *LIBRARIES.values(), "vault", "market", "game", "validator", "availability", "witnesses",
 )  # fmt: skip
@@ -40,7 +40,7 @@ class Creation:
     """The transaction that creates one contract."""
 
     name: str
-    """The contract's key among the addresses; nobody calls those of LIBRARIES directly."""
+    """The contract's key among the addresses; users never call those of LIBRARIES directly."""
     artifact: str
     address: Address
     arguments: tuple[Any, ...]
@@ -56,21 +56,21 @@ class Plan:
     deployer: Address
     creations: tuple[Creation, ...]
     at: dict[str, Address]
-    """Name -> address of every contract, including a token that exists already."""
+    """Maps a name to the address of every contract, including an existing token."""
 
     def addresses(self, chain_id: int, block: int) -> Addresses:
-        """Returns the addresses of the deployment, once it is mined."""
+        """Returns the deployment's addresses once it is mined."""
         return Addresses(chain_id, block=block, **{name: self.at[name] for name in CONTRACTS})
 
     def arguments_of(self) -> dict[str, tuple[Any, ...]]:
-        """Returns name -> constructor arguments of each contract that is created."""
+        """Maps the name of each created contract to its constructor arguments."""
         return {each.name: each.arguments for each in self.creations}
 
 
 def wiring(
     at: dict[str, Address], unbond_seconds: Seconds, chain: ChainTimes
 ) -> dict[str, tuple[str, tuple[Any, ...]]]:
-    """Returns name -> (artifact, constructor arguments), with which the contracts refer to one another."""
+    """Maps a name to (artifact, constructor arguments), by which the contracts refer to one another."""
     return {
         "token": ("TestToken", ()),
         "arbiter": ("Arbiter", ()),
@@ -136,10 +136,10 @@ def deploy(
     chain: ChainTimes = CHAINS["devnet"],
     timeout: float = 60.0,
 ) -> Addresses:
-    """Deploys to a local chain, with a test token that anybody may mint unless `token` is given.
+    """Deploys to a local chain; without `token`, with a test token that any account may mint.
 
-    `chain` has the bounds that the deployment assumes of that chain: jobs with shorter clocks are refused. Nothing is
-    written to disk; `chain.deploying` makes a deployment that survives its process.
+    `chain` has the times that the deployment promises for that chain: jobs with too short clocks are refused. Nothing
+    is written to disk; `chain.deploying` deploys durably.
 
     Raises `ChainError` if a creation reverts or has another address, `TryLater` if it is not mined in `timeout`
     seconds.

@@ -43,13 +43,13 @@ HARDFORK = "prague"
 FUNDING_WEI = 10**22
 BLOCKS_A_REQUEST = 200
 KEPT_STATES = 256
-"""The blocks whose states a chain that is kept can be asked for: more than anybody here relies on behind the latest."""
+"""Number of latest blocks whose states a persistent chain keeps: more than any role needs."""
 SAVE_SECONDS, SAVE_SHARE = 5.0, 20.0
-"""The pause between two writes of the state: so many seconds, or so many times what the last one took."""
+"""Pause between two writes of the state: seconds, or this multiple of the last write's duration."""
 DUMP_SECONDS = 300.0
-"""The longest wait for Anvil to hand its state over."""
+"""Longest wait in seconds for Anvil to return its state."""
 START_SECONDS, LOADED_A_SECOND = 20.0, 5e6
-"""The longest wait for Anvil to start, and the bytes of a state that it then reads in a second at least."""
+"""Longest wait in seconds for Anvil to start, plus the least bytes of state that it reads per second."""
 log = structlog.get_logger(__name__)
 _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 _NO_ANVIL = "`npm install @foundry-rs/anvil` in this folder, or name Foundry's anvil in PATH or LOCKSTEP_ANVIL"
@@ -60,7 +60,7 @@ def find_anvil() -> Path:
     """Finds the native binary: by LOCKSTEP_ANVIL, in the npm package near this source or the working folder, in PATH,
     or where Foundry's installer puts it.
 
-    npm's own `anvil` is a script that leaves the binary running when it is killed, so it is skipped.
+    npm's own `anvil` is skipped: it is a script that, when killed, leaves the binary running.
     """
     if named := os.environ.get("LOCKSTEP_ANVIL"):
         if not os.access(named, os.X_OK) or Path(named).is_dir():
@@ -84,7 +84,7 @@ def _is_script(file: Path) -> bool:
 
 
 def key_of(seed: int, name: str) -> bytes:
-    """The private key of a devnet account: the same for the same seed and name, worthless anywhere else."""
+    """Derives a devnet account's private key from seed and name; worthless on any other chain."""
     return keccak(f"lockstep devnet {seed} {name}".encode())
 
 
@@ -152,7 +152,7 @@ class Local(ABC):
         self._request("evm_setAutomine", [False])
 
     def snapshot(self) -> str:
-        """Returns a mark for `revert`."""
+        """Takes a snapshot; returns a mark for `revert`."""
         return str(self._request("evm_snapshot", []))
 
     def revert(self, mark: str) -> None:
@@ -170,7 +170,7 @@ class Devnet(Local):
         self, directory: Path, *, seed: int = 0, block_seconds: int = 1, keep_state: bool = False,
         genesis_time: Seconds | None = None, remembered: int | None = None, port: int = 0,
     ) -> None:  # fmt: skip
-        """Starts the chain; its log and state lie in `directory`. Raises `DoctorError` or `ChainError`.
+        """Starts the chain, with log and state in `directory`. Raises `DoctorError` or `ChainError`.
 
         `block_seconds` 0: a block for every transaction, at once.
         `keep_state`: a chain that was stopped continues where it was, and one that was killed where
@@ -220,7 +220,7 @@ class Devnet(Local):
             self._end()
             raise
         if self._state is not None:
-            # Of a process that was killed in the middle of a write.
+            # Left by a process that was killed during a write.
             for left in directory.glob(f".{self._state.name}.*"):
                 left.unlink()
             self._saver = threading.Thread(target=self._keep, name="devnet state", daemon=True)
@@ -237,8 +237,11 @@ class Devnet(Local):
         return self._process.pid
 
     def stop(self) -> None:
-        """Ends the process and waits for it. What it was told to keep is on disk then; raises ChainError if the last
-        state could not be written: it goes on where it was written before."""
+        """Ends the process and waits for it; a persistent state is then on disk.
+
+        Raises ChainError if the last state could not be written: the chain then continues from the state written
+        before.
+        """
         self._stopped.set()
         if self._saver is not None:
             self._saver.join()
@@ -247,7 +250,7 @@ class Devnet(Local):
                 if self._process.poll() is None:
                     self._save()
             except ChainError:
-                # One that somebody killed has nothing more to hand over.
+                # A killed process has no state to return.
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(2)
                     return
@@ -266,7 +269,7 @@ class Devnet(Local):
         self._process.wait()
 
     def _keep(self) -> None:
-        """Write the state again and again, the more seldom the longer it takes: Anvil answers nobody meanwhile."""
+        """Saves the state periodically, less often the longer it takes, because Anvil answers no requests meanwhile."""
         pause = SAVE_SECONDS
         while not self._stopped.wait(pause):
             begun = time.monotonic()
@@ -279,7 +282,7 @@ class Devnet(Local):
             pause = max(SAVE_SECONDS, SAVE_SHARE * (time.monotonic() - begun))
 
     def _save(self) -> None:
-        """Write the state, whole or not at all. Anvil's own way writes into the file that it later reads."""
+        """Saves the state atomically. Anvil's own option would write into the file that it later reads."""
         assert self._state is not None, "asked for a chain that keeps its state alone"
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "anvil_dumpState", "params": [False]}).encode()
         request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
@@ -313,6 +316,6 @@ class Devnet(Local):
 
 
 def die_with_parent() -> None:
-    """On Linux, makes the chain end when its parent is killed; elsewhere only `stop` ends it."""
+    """On Linux, makes the chain end when its parent is killed; on other systems only `stop` ends it."""
     if sys.platform == "linux":
         libc().prctl(1, signal.SIGTERM)

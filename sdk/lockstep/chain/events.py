@@ -1,8 +1,8 @@
 """Reads events from a block cursor: decodes each log once, in order, and rolls back after a reorganisation.
 
-Strangers choose much of a log's content, so decoding is total: `decode_log` raises `ChainError` for a log that does not
+Much of a log's content is untrusted, so decoding is total: `decode_log` raises `ChainError` for a log that does not
 decode, and `EventReader` counts it, logs it once and continues. The event of a claim always decodes: an invalid CID
-becomes `NO_CID`, and the claim exists without content that anybody could fetch.
+becomes `NO_CID`, and the claim exists without content to fetch.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TRIES = 3
-"""Tries in one poll to read logs and a block that are consistent."""
+"""Tries in one poll to read a consistent pair of logs and block."""
 
 FINAL_PACE_BLOCKS = 64
 """Number of new blocks between two requests for the final block."""
 
 REMEMBERED_BLOCKS = 128
-"""The deepest reorganisation that is recognised exactly; a deeper one rolls back to the deployment."""
+"""Depth of the deepest reorganisation that is recognised exactly; a deeper one rolls back to the deployment."""
 
 NO_CID = Cid("")
 """The absence of a CID: the claimant published none, or invalid bytes."""
@@ -62,7 +62,7 @@ class Event:
     """The contract's name: JobMarket, StakeVault, DisputeGame, ..."""
     name: str
     args: Mapping[str, Any]
-    """By the Solidity names in snake_case: bytes, int, Cid; structs as mappings."""
+    """Arguments by their Solidity names in snake_case: bytes, int, Cid; structs as mappings."""
     block: int
     block_hash: bytes
     time: Seconds
@@ -71,7 +71,7 @@ class Event:
     index: int
     """The log's index in its block."""
     unread: tuple[str, ...] = ()
-    """Names of arguments that should be a CID and are invalid; their value is NO_CID."""
+    """Names of arguments that should be a CID but are invalid; their value is NO_CID."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -81,9 +81,9 @@ class Event:
 
     @property
     def said(self) -> Logged | None:
-        """The event as a typed value; None for a kind of event that no party uses."""
+        """The event as a typed value; None for an event that no party uses."""
         kind = EVENTS.get((self.contract, self.name))
-        # "from" is a word of Python.
+        # "from" is a keyword of Python.
         fields = {"from_" if name == "from" else name: value for name, value in self.args.items()}
         return None if kind is None else kind(**fields)
 
@@ -99,7 +99,7 @@ class Cursor:
 
     next_block: int
     recent: tuple[tuple[int, str], ...] = ()
-    """(number, hash) of blocks at which a poll ended, ascending."""
+    """(number, hash) of the blocks at which polls ended, ascending."""
 
     def dumps(self) -> str:
         """Serialises the cursor, to be stored in the same database transaction as the data derived from the events."""
@@ -170,7 +170,7 @@ class EventReader:
         }
         self._addresses: Any = [addresses.market, addresses.vault, addresses.game, addresses.validator,
                                 addresses.availability, addresses.witnesses]  # fmt: skip
-        self._told: dict[tuple[bytes, int], None] = {}
+        self._reported: dict[tuple[bytes, int], None] = {}
         self.unreadable = 0
         """Number of logs so far that were skipped or had an invalid CID."""
 
@@ -184,18 +184,18 @@ class EventReader:
         Raises `Unreachable` if the provider does not answer, refuses the logs of a single block, or contradicts itself;
         `TryLater` if the checking provider disagrees.
         """
-        standing = self._standing(cursor)
-        rolled_back_to = None if standing == cursor else standing.next_block - 1
+        position = self._on_chain(cursor)
+        rolled_back_to = None if position == cursor else position.next_block - 1
         if self._copy is not None:
-            if standing.next_block == self._start and (batch := self._from_copy(rolled_back_to)) is not None:
+            if position.next_block == self._start and (batch := self._from_copy(rolled_back_to)) is not None:
                 return batch
-            self._copy.roll_back(standing.next_block)
+            self._copy.roll_back(position.next_block)
         for _ in range(TRIES):
             head = self._head()
-            if head.number < standing.next_block:
-                return EventBatch((), standing, rolled_back_to)
-            logs, end = self._read(standing.next_block, head)
-            # The chain may be reorganised between the two requests: then the logs are of neither chain.
+            if head.number < position.next_block:
+                return EventBatch((), position, rolled_back_to)
+            logs, end = self._read(position.next_block, head)
+            # The chain may be reorganised between the two requests: the logs then belong to neither version.
             if end is not None and end.hash == self._hash(end.number):
                 break
         else:
@@ -206,13 +206,13 @@ class EventReader:
         if self._check is not None:
             # INVARIANT: nothing leaves the reader that two providers tell differently.
             self._check.block(end.number, end.hash)
-            self._check.logs({"address": self._addresses}, standing.next_block, end.number, logs)
+            self._check.logs({"address": self._addresses}, position.next_block, end.number, logs)
         counted = self.unreadable
-        recent = (*standing.recent, (end.number, end.hash))[-REMEMBERED_BLOCKS:]
+        recent = (*position.recent, (end.number, end.hash))[-REMEMBERED_BLOCKS:]
         times = {end.number: end.time}
         events = tuple(self._decode(logs, times))
         if self._copy is not None:
-            self._copy.take(standing.next_block, [(e, times[e["blockNumber"]]) for e in logs], end, head, self._final)
+            self._copy.take(position.next_block, [(e, times[e["blockNumber"]]) for e in logs], end, head, self._final)
         return EventBatch(
             events, Cursor(end.number + 1, recent), rolled_back_to, self.unreadable - counted, head.number - end.number
         )
@@ -240,7 +240,7 @@ class EventReader:
         try:
             return _Block.of(self._w3.eth.get_block("finalized"))
         except (Web3Exception, TypeError, KeyError):
-            # A chain that knows no finality.
+            # The chain has no notion of finality.
             return self._block(head.number - REMEMBERED_BLOCKS) if head.number >= REMEMBERED_BLOCKS else None
 
     def _read(self, first: int, head: _Block) -> tuple[list[Any], _Block | None]:
@@ -249,7 +249,7 @@ class EventReader:
         span = span_of(self._w3)
         while True:
             last = min(head.number, first + span.blocks - 1)
-            # Asked for before the logs: whatever comes between is seen by its hash.
+            # The block is read before the logs: a change in between is detected by its hash.
             end = head if last == head.number else self._block(last)
             if end is None:
                 return [], None
@@ -257,7 +257,7 @@ class EventReader:
             if logs is not None:
                 return logs, end
 
-    def _standing(self, cursor: Cursor) -> Cursor:
+    def _on_chain(self, cursor: Cursor) -> Cursor:
         """Returns the part of the cursor that is still on the chain."""
         recent = list(cursor.recent)
         while recent and self._hash(recent[-1][0]) != recent[-1][1]:
@@ -291,9 +291,9 @@ class EventReader:
 
     def _time(self, number: int, entry: Mapping[str, Any]) -> Seconds:
         """Returns the time of a log's block, which many nodes include in the log."""
-        said = entry.get("blockTimestamp")
-        if said is not None:
-            return Seconds(int(said, 16) if isinstance(said, str) else int(said))
+        stamp = entry.get("blockTimestamp")
+        if stamp is not None:
+            return Seconds(int(stamp, 16) if isinstance(stamp, str) else int(stamp))
         block = self._block(number)
         if block is None:
             raise Unreachable(f"the provider has logs of block {number} but not the block itself", "repeat the request")
@@ -324,11 +324,11 @@ class EventReader:
         """Counts an unreadable log, and reports it unless it was reported before."""
         self.unreadable += 1
         key = (bytes(entry["transactionHash"]), int(entry["logIndex"]))
-        if key in self._told:
+        if key in self._reported:
             return
-        self._told[key] = None
-        while len(self._told) > REMEMBERED_LOGS:
-            del self._told[next(iter(self._told))]
+        self._reported[key] = None
+        while len(self._reported) > REMEMBERED_LOGS:
+            del self._reported[next(iter(self._reported))]
         log.warning(
             "a log of the chain cannot be decoded",
             contract=contract,
@@ -340,7 +340,7 @@ class EventReader:
 
 @cache
 def abi_events(contract: str) -> dict[bytes, dict[str, Any]]:
-    """A contract's event ABIs by topic."""
+    """Returns a contract's event ABIs by topic."""
     entries = artifacts.load(contract).entries("event").values()
     return {keccak(artifacts.signature(entry).encode()): entry for entry in entries}
 
@@ -373,7 +373,7 @@ class _Copy:
         self._waiting = [each for each in self._waiting if each.block < reached]
         self._reached, self._final = reached, None
         if reached < self._next:
-            # What was final is not: the copy ends at a block that the chain does not have.
+            # A final block was reverted: the cache ends at a block that the chain does not have.
             self._cache.forget()
             self._next = reached
 
@@ -408,7 +408,7 @@ def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event 
     abi = abi_events(contract).get(topics[0]) if topics else None
     if abi is None:
         return None
-    # eth_abi raises its own errors, ValueError, OverflowError and more: none of them may pass.
+    # eth_abi raises errors of its own, ValueError, OverflowError and more: none may escape
     try:
         values = abi_values(abi, topics[1:], bytes(entry["data"]))
         args = {artifacts.snake(part["name"]): _value(part, values[part["name"]]) for part in abi["inputs"]}
@@ -445,19 +445,19 @@ def read_cid(raw: bytes) -> Cid:
         binary = base64.b32decode(digits + b"=" * (-len(digits) % 8))
     except (binascii.Error, ValueError):
         return NO_CID
-    # Base 32 leaves two bits over: only zeros are canonical.
+    # Base 32 has two surplus bits, which must be zero in canonical text.
     if not binary.startswith(CID_HEADS) or base64.b32encode(binary).rstrip(b"=") != digits:
         return NO_CID
     return Cid(raw.decode("ascii"))
 
 
 def abi_values(abi: Mapping[str, Any], topics: list[bytes], data: bytes) -> dict[str, Any]:
-    """The arguments by their Solidity names, strings as bytes."""
+    """Returns the arguments by their Solidity names, strings as bytes."""
     from eth_abi.abi import decode
 
     indexed = [part for part in abi["inputs"] if part["indexed"]]
     plain = [part for part in abi["inputs"] if not part["indexed"]]
-    # A string is ABI-encoded as bytes are; only its decoder is not total.
+    # Strings are ABI-encoded like bytes, but eth_abi's decoder for strings is not total.
     kinds = [artifacts.abi_type(part).replace("string", "bytes") for part in plain]
     values = {part["name"]: value for part, value in zip(plain, decode(kinds, data), strict=True)}
     for part, topic in zip(indexed, topics, strict=True):

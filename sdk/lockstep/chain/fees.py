@@ -33,7 +33,9 @@ from lockstep.protocol.market.prices import GAME_GAS
 
 GWEI = 10**9
 FJORD_INTERCEPT, FJORD_COEFFICIENT, FJORD_LEAST = -42_585_600, 836_500, 100
-"""OP Stack specs, Fjord: a regression of batch bytes on FastLZ's; the first two in millionths."""
+"""Regression of batch bytes on FastLZ's size (OP Stack specs, Fjord): intercept and coefficient in millionths, and
+minimum.
+"""
 BYTE_GAS = 16
 """Gas of a nonzero byte of L1 calldata."""
 
@@ -50,7 +52,7 @@ class FeeProfile:
     blob_base_fee: int = 0
     base_fee_scalar: int = 0
     blob_scalar: int = 0
-    """The scalars of the OP Stack's SystemConfig."""
+    """Scalars of the OP Stack's SystemConfig."""
     fork: str = "fjord"
     """"ecotone" or "fjord"."""
 
@@ -67,12 +69,12 @@ PROFILES = {
     "optimism": FeeProfile("op", GWEI // 1000, 10 * GWEI, GWEI, base_fee_scalar=5227, blob_scalar=1_014_213),
     "arbitrum": FeeProfile("arbitrum", GWEI // 100, 10 * GWEI),
 }
-"""OP Mainnet's scalars, Arbitrum One's least base fee; L1 at 10 gwei, a blob's gas at 1."""
+"""Planning figures: OP Mainnet's scalars, Arbitrum One's least base fee; L1 at 10 gwei, blob gas at 1."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """The gas, and the bytes of the signed form, of one transaction or of `calls` transactions in sum."""
+    """Gas and signed size of one transaction, or the sums over `calls` transactions."""
 
     calls: int
     gas: int
@@ -109,7 +111,7 @@ class Fee:
 
     @property
     def total(self) -> int:
-        """The sum of both fees."""
+        """Sum of both fees."""
         return self.execution + self.data
 
     def __add__(self, more: Fee) -> Fee:
@@ -122,7 +124,7 @@ def fee_of(sent: Sent, profile: FeeProfile) -> Fee:
     if profile.stack == "op":
         return Fee(execution, _ecotone(sent, profile) if profile.fork == "ecotone" else _fjord(sent, profile))
     if profile.stack == "arbitrum":
-        # Rounded down to whole L2 gas (nitro, `GetPosterGas`).
+        # Nitro rounds down to whole L2 gas (`GetPosterGas`).
         l1_gas = BYTE_GAS * sent.compressed * profile.l1_base_fee // profile.base_fee
         return Fee(execution, l1_gas * profile.base_fee)
     return Fee(execution, 0)
@@ -174,7 +176,7 @@ def fastlz_size(data: bytes) -> int:
 
 @cache
 def measured() -> Mapping[str, Mapping[str, Sent]]:
-    """Returns "deployment", "job" and "game" -> transaction -> what all its calls together used on Anvil."""
+    """Maps "deployment", "job" and "game" to the total use of each transaction, as measured on Anvil."""
     text = resources.files(__package__).joinpath("costs.json").read_text()
     rows: dict[str, dict[str, dict[str, Any]]] = json.loads(text)["costs"]
     return {what: {name: Sent(**row) for name, row in of.items()} for what, of in rows.items()}

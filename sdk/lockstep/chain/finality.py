@@ -22,8 +22,8 @@ log = structlog.get_logger(__name__)
 
 
 class FinalityTracker:
-    """Tracks the last final block: requests it once for each head, and keeps the last known one if the provider names
-    none.
+    """Tracks the last final block: requests it once for each head, and retains the last known one if the provider
+    returns none.
 
     >>> finality = FinalityTracker(lambda head: head - 3)
     >>> finality.block, finality.poll(10), finality.poll(10), finality.block
@@ -34,7 +34,7 @@ class FinalityTracker:
         """`ask(head)` returns the final block's number, or raises TryLater or Unreachable."""
         self._ask = ask
         self._head: int | None = None
-        self._told = False
+        self._reported = False
         self.block = -1
         """The last known final block; negative if there is none."""
 
@@ -45,15 +45,15 @@ class FinalityTracker:
         self._head = head
         # INVARIANT: a provider that names no final block keeps nobody from a move, and lets nobody leave before one.
         try:
-            self.block, self._told = self._ask(head), False
+            self.block, self._reported = self._ask(head), False
         except (TryLater, Unreachable) as error:
-            if not self._told:
+            if not self._reported:
                 log.warning(
                     "the chain's provider names no final block: the last known one is used",
                     why=error.message,
                     hint=error.hint,
                 )
-            self._told = True
+            self._reported = True
         return self.block
 
 
@@ -66,7 +66,7 @@ def relied_block(w3: Web3, finality: str, head: int) -> int:
     from web3.exceptions import Web3Exception
 
     try:
-        # A node names no safe block later than the latest it has: the head was asked for before.
+        # A node's safe block is never later than its latest block, and the head was read before.
         return min(head, int(w3.eth.get_block(finality)["number"]))  # type: ignore[arg-type]
     except (Web3Exception, TypeError, KeyError, ValueError) as error:
         raise TryLater(

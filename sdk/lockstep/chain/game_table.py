@@ -25,9 +25,11 @@ class GameTable:
     first_block: int
     """The block of the deployment, before which there are no logs."""
     market: Market | None = None
-    """If given, a challenger also ends games whose claim another game has decided, and gets its bond back at once."""
+    """If given, a challenger also ends games whose claim was decided in another game, and gets its bond back at
+    once.
+    """
     _read: dict[GameId, Game] = field(default_factory=dict, compare=False, repr=False)
-    """Open games as last read; one request shows if a game's state is still the same."""
+    """Open games as last read; one request shows whether a game's state is unchanged."""
 
     def game(self, game: GameId) -> Game:
         """Returns a game's current state; raises NotFoundError if there is no such game, TryLater if the node's log

@@ -1,4 +1,4 @@
-"""Dispute games on chain: a game's state, its log and its moves as the protocol's values."""
+"""Reads and makes moves of dispute games on chain: states, logs and moves as the protocol's values."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 GAS = {"open": 1_000_000, "adjacent": 1_000_000, "defend": 1_000_000, "revealTensor": 1_000_000, "stage": 1_500_000,
        "proveOp": 3_000_000, "proveAlias": 1_400_000, "provePadding": 1_000_000, "resolve": 1_000_000}  # fmt: skip
-"""Gas limits by move: most carry the Program's header (up to 9 KiB), and a verdict on a merge voids the rounds built on
-it."""
+"""Gas limits by move: most include the Program's header (up to 9 KiB), and a verdict on a merge voids the rounds based
+on it.
+"""
 GAS_DEFAULT = 500_000
 READS = 3
-"""Number of times that a game is read before its log counts as late: a move may be mined between two requests."""
+"""Number of reads after which a game's log counts as late: a move may be mined between two requests."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def verdict(contract: contracts.GameContract, game_id: GameId) -> moves.Verdict:
 
 
 def _left_by(entry: LogReceipt, challenger: Address) -> game.Game:
-    """Returns the state in which a log entry leaves the game."""
+    """Returns the game's state after a log entry."""
     _, values = _values(entry)
     if "standing" in values:
         return as_it_stands(moves.GameState(*values["standing"]), challenger)
@@ -104,7 +105,7 @@ def as_it_stands(standing: moves.GameState, challenger: Address) -> game.Game:
 
 
 def log(contract: contracts.GameContract, game_id: GameId, from_block: int = 0) -> list[moves.GameEvent]:
-    """Returns the game's events so far, in order: all that an honest player needs to know of the other side."""
+    """Returns the game's events so far, in order: everything that an honest player needs of the other side."""
     return [entry.event for entry in entries(contract, game_id, from_block)]
 
 
@@ -156,14 +157,14 @@ def _logs(
 def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: moves.Proof = ()) -> game.DisputedClaim:
     """Returns the facts that a challenger needs of a claim with this `body` before it opens a game.
 
-    `carried` is the body, as words, of the claim whose carry is in its S_0.
+    `carried` has the three words of the body of the claim whose carry is in its S_0.
 
     Raises `NotFoundError` if there is no such claim or it is not revealed, `Mismatch` if its body is another.
     """
     held = market.claim(claim_id)
     if not held.transitions:
         raise NotFoundError(f"no claim {claim_id.hex()}", "check the id and the addresses file")
-    # Until then its digest is that of a commitment, and says nothing about a body.
+    # Before the reveal, the digest is that of a commitment and not of a body.
     if held.status < ClaimStatus.REVEALED:
         raise NotFoundError(f"the claim {claim_id.hex()} is not revealed", "wait for its event Revealed")
     if held.digest != body_hash(body):
@@ -192,7 +193,7 @@ def _decoded(name: str, values: dict[str, Any]) -> moves.GameEvent:
 
 
 def _values(entry: LogReceipt) -> tuple[str, dict[str, Any]]:
-    """An entry's event, and its arguments by their ABI names."""
+    """Returns the name of an entry's event, and its arguments by their ABI names."""
     first, *topics = (bytes(topic) for topic in entry["topics"])
     event = abi_events("DisputeGame").get(first)
     if event is None or event["name"] not in _DECODERS:

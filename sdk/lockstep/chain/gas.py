@@ -3,7 +3,7 @@
 >>> Fees(base=2 * 10**9, tip=10**9).cost(WORKER_ROUND)
 798303000000000
 
-On a rollup the fee for its data on the other chain comes on top.
+A rollup charges for data on its parent chain in addition.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 VERBS: dict[str, int] = json.loads(resources.files(__package__).joinpath("gas.json").read_text())
-"""Units of each verb that a quote counts: those of tests/vectors/gas.json, written by `make gas-snapshot`."""
+"""Gas of each call that a quote includes, from tests/vectors/gas.json, written by `make gas-snapshot`."""
 PERMIT_GAS = 55_000
-"""Gas that a permit adds to `create`: its signature is checked, a nonce and an allowance are written."""
+"""Gas that a permit adds to `create`: signature check, one nonce and one allowance."""
 
 WORKER_ROUND = ("join", "commit", "reveal")
-"""Transactions of a slot's owner in a round in which an aggregator sends the receipts and makes the calls open to
-anybody."""
+"""Transactions of a slot's owner in a round whose receipts and open calls an aggregator sends."""
 WORKER_ONCE = ("registerNode", "depositWithPermit")
 WORKER_END = ("requestUnbond", "withdrawUnbonded", "withdraw")
 
@@ -43,7 +42,7 @@ class Fees:
     base: int
     tip: int = 0
     stated: bool = False
-    """True if the user stated the price; otherwise it comes from a block."""
+    """True if the user stated the price; False if it comes from a block."""
 
     @property
     def price(self) -> Wei:
@@ -61,7 +60,7 @@ class Fees:
 
 
 def gas_of(verbs: Iterable[str]) -> int:
-    """Returns the gas that these transactions use together."""
+    """Returns the total gas of these transactions."""
     return sum(VERBS[verb] for verb in verbs)
 
 

@@ -1,5 +1,6 @@
-"""The journal of an account's signed transactions in one SQLite file: each is written before it is sent, with its
-outcome."""
+"""Journal of an account's signed transactions in one SQLite file: each is written before it is sent, later with its
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ CREATE TABLE IF NOT EXISTS transactions (
 """
 _OURS = "account=:account AND genesis=:genesis"
 _SIGNED_SCHEMA = "CREATE TABLE IF NOT EXISTS signed (hash TEXT PRIMARY KEY) WITHOUT ROWID"
-"""Every transaction ever signed here; it stays when its key is forgotten."""
+"""Every transaction ever signed here; it remains when its key is forgotten."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,19 @@ class OutboxJournal:
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         self._database.row_factory = sqlite3.Row
         self._database.execute("PRAGMA journal_mode=WAL")
-        # FULL: a row that was committed survives the machine, not only the process.
+        # FULL: a committed row survives a crash of the machine, not only of the process.
         self._database.execute("PRAGMA synchronous=FULL")
         self._database.execute(_SCHEMA)
         self._database.execute(_SIGNED_SCHEMA)
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._database.close()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Makes the writes in its block atomic and exclusive."""
-        # A full disk takes the transaction back by itself: the connection rolls back what is open, and no more.
+        # On a full disk SQLite rolls back the transaction by itself.
         with self._database:
             self._database.execute("BEGIN IMMEDIATE")
             yield

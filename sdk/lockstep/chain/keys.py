@@ -1,4 +1,4 @@
-"""Keys at rest: the staking key as an encrypted keystore (v3), the node's ed25519 key in a file of mode 0600."""
+"""Stores keys: the staking key in an encrypted keystore (v3), the node's ed25519 key in a file of mode 0600."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from nacl.signing import SigningKey
 
 KEYSTORE, NODE_KEY = "keystore.json", "node.key"
-"""The two files of a party's home."""
+"""The two key files in a party's home."""
 
 SCRYPT_N = 1 << 17
-"""Work per password guess (128 MiB for a moment); tests and local chains pass less."""
+"""Cost of one password guess (128 MiB for a moment); tests and local chains use less."""
 
 
 def create_account(path: Path, password: str, secret: bytes | None = None, work: int = SCRYPT_N) -> LocalAccount:
@@ -51,7 +51,7 @@ def load_account(path: Path, password: str) -> LocalAccount:
     keystore = _keystore(path)
     try:
         return Account.from_key(Account.decrypt(keystore, password))
-    except ValueError as failure:  # eth-account's for a MAC that does not match
+    except ValueError as failure:  # eth-account's error for a wrong MAC
         raise KeyStoreError(
             f"the password does not open {path}", "try again; nobody can recover a lost password", code="key.password"
         ) from failure
@@ -82,12 +82,12 @@ def keystore_of(data: bytes) -> dict[str, Any]:
 
 
 def _lowered(value: Any) -> Any:
-    """Lowers the case of field names, in which Ethereum's clients differ."""
+    """Lowers the case of field names, in which Ethereum clients differ."""
     return {name.lower(): _lowered(x) for name, x in value.items()} if isinstance(value, dict) else value
 
 
 MAX_SCRYPT_BLOCKS = 1 << 24
-"""Limit on scrypt blocks of 128 bytes: 2 GiB for a moment."""
+"""Most scrypt blocks of 128 bytes: 2 GiB for a moment."""
 _WORK, _LENGTH, _HEX = whole(1, 1 << 24), whole(32, 32), hexes(None, bare=True)
 _KDF = {
     "scrypt": table({"n": _WORK, "r": _WORK, "p": whole(1, 64), "dklen": _LENGTH, "salt": _HEX}),

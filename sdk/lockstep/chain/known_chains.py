@@ -1,11 +1,11 @@
-"""Facts about chains by id: where they differ from Ethereum, and what a market on them must know.
+"""Facts about chains by id, as far as they differ from Ethereum and matter to a market.
 
     id, name    of the chain
     stack       "ethereum", "op", "arbitrum" or "devnet": whose rules of fees and forced inclusion it has
     preset      of `presets.CHAINS`: the deployment's assumptions about that chain
 
-On Arbitrum `block.number` is an estimate of the parent chain's (Arbitrum docs, "Block numbers and time"), and
-`blockhash` is not the hash of any block. The contracts draw seeds from both, so such chains are refused.
+On Arbitrum, `block.number` is an estimate of the parent chain's block number (Arbitrum docs, "Block numbers and time"),
+and `blockhash` is not the hash of any block. The contracts derive seeds from both, so such chains are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ChainFacts:
     name: str
     stack: str
     public: bool = True
-    """True if its coin has a value or others use the chain, so that a test token there must be chosen explicitly."""
+    """True if its coin has value or others use the chain; a test token must then be chosen explicitly."""
 
     @property
     def preset(self) -> str:
@@ -39,12 +39,12 @@ class ChainFacts:
 
     @property
     def foreign_blocks(self) -> bool:
-        """True if a contract sees the block numbers of another chain."""
+        """True if contracts see the block numbers of another chain."""
         return self.stack == "arbitrum"
 
     @property
     def data_fee(self) -> bool:
-        """True if a transaction pays for its bytes on another chain, beside its gas."""
+        """True if a transaction pays for its bytes on another chain, in addition to its gas."""
         return self.stack in ("op", "arbitrum")
 
 

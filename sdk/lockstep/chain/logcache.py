@@ -1,6 +1,6 @@
-"""A copy of final blocks' logs on disk, so that a restarted reader requests only new blocks.
+"""Caches final blocks' logs on disk, so that a restarted reader requests only new blocks.
 
-A copy that does not fit (another chain, another deployment, another hash at its last block, a changed byte) is dropped
+A cache that does not match (another chain or deployment, another hash at its last block, a changed byte) is dropped
 with a warning, and the logs are read again from the chain.
 """
 
@@ -97,7 +97,7 @@ class LogCache:
     """The logs of one deployment's final blocks, in a file that several deployments and processes may share."""
 
     def __init__(self, path: Path, w3: Web3, addresses: Addresses, *, checked: bool = False) -> None:
-        """Opens the file; a defect of it is logged, and only the copy is lost.
+        """Opens the file; a damaged file is logged and replaced.
 
         `checked` is True if two providers agree on the logs; the logs of an unchecked provider are a separate copy.
         """
@@ -140,7 +140,7 @@ class LogCache:
         self._run(lambda database: self._add(database, since, list(logs), last, hash_))
 
     def forget(self) -> None:
-        """Drops the copy."""
+        """Drops the cached logs."""
         self._run(self._forget)
 
     # -- inside

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 STUCK_SECONDS = 30.0
-"""Machine seconds without a mined transaction after which all waiting ones are sent again."""
+"""Machine seconds without a mined transaction after which all waiting ones are broadcast again."""
 ASKED_SECONDS = 180.0
-"""Machine seconds for which a call that the fee bound held back is reported as waiting. A caller that still wants it
-has asked again by then, whatever its back-off and the chain's pace."""
+"""Machine seconds for which a call held back by the fee bound is reported as waiting.
+
+A caller that still wants it has submitted it again by then, whatever its back-off and the chain's pace.
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +60,7 @@ class Outbox:
         self._wire = Wire(w3, account, cap, cap if max_tip_wei is None else max_tip_wei)
         self._lock = threading.RLock()
         self._unsent: dict[str, float] = {}
-        """By label of a call that the fee bound held back before signing: the machine time of its latest request."""
+        """By label of a call held back before signing: machine time of its latest submission."""
         self._push_at = time.monotonic() + STUCK_SECONDS
         self._journal = OutboxJournal(path, account.address, w3.eth.get_block(0)["hash"].hex())
         self.recover()
@@ -89,9 +91,9 @@ class Outbox:
     def submit(self, call: Call, key: str, *, check: bool = True, nonce: int | None = None) -> None:
         """Writes the transaction to disk and broadcasts it. It is idempotent: a known key changes nothing.
 
-        `check` runs the call first and raises the rule that it would break, before anything is signed. `nonce`: the
-        only one under which it may be signed; `ChainError` if another transaction has taken it. What it depends on is
-        sent first, under keys of its own; it itself then is sent unseen.
+        `check` simulates the call first and raises the error of a broken rule before anything is signed. `nonce` is the
+        only nonce under which it may be signed; raises `ChainError` if another transaction has it. Calls on which it
+        depends are sent first, under keys of their own; the call itself is then sent without simulation.
         """
         with self._lock:
             self._restore()
@@ -99,7 +101,7 @@ class Outbox:
                 return
             for number, each in enumerate(call.before):
                 own = f"before/{number}/{key}"
-                # Mined, and due again: what it made possible was used up, or reverted.
+                # Mined, yet due again: its effect was used up, or it reverted.
                 if self._journal.row(own) is not None and self._look(own) is not None:
                     self._journal.delete(own)
                 self.submit(each, own, check=check and not number)
@@ -119,7 +121,8 @@ class Outbox:
             try:
                 self._wire.broadcast(row["raw"])
             except (ChainError, FundsError):
-                # The node will never mine it: its nonce must not block what comes after. Unreachable is not refused.
+                # The node will never mine it, and its nonce must not block later ones. Unreachable does not mean
+                # refused.
                 self._journal.delete(key)
                 raise
 
@@ -151,7 +154,7 @@ class Outbox:
         """Returns the reason why a fee bound keeps waiting transactions from a higher bid; "" if there is none."""
         with self._lock:
             labels = [row["label"] for row in self._journal.waiting() if self._settle(row["key"]) is None]
-            # What nobody has asked for again is wanted no more: its window is over.
+            # A call that was not submitted again is no longer wanted: its window is over.
             since = time.monotonic() - ASKED_SECONDS
             self._unsent = {label: asked for label, asked in self._unsent.items() if asked >= since}
             labels += self._unsent
@@ -161,7 +164,7 @@ class Outbox:
                 self._wire.fees()
             except TryLater as held:
                 return f"{', '.join(sorted(set(labels)))} waits: {held.message}"
-            # What was not sent is asked for again, or wanted no more.
+            # An unsigned call is submitted again by its caller, or no longer wanted.
             self._unsent.clear()
             return ""
 
@@ -245,7 +248,7 @@ class Outbox:
         return max(self._wire.mined(), *(nonce + 1 for nonce in self._journal.nonces()), 0)
 
     def _restore(self) -> None:
-        """Broadcast again what a reorganisation took off the chain.
+        """Broadcasts again the transactions that a reorganisation reverted.
 
         INVARIANT: a receipt counts as long as the chain has counted its nonce; whoever acts on the chain as it is now,
         under a key that was mined on another, finds it sent, not done.
@@ -256,7 +259,7 @@ class Outbox:
 
     def _look(self, key: str) -> SentReceipt | None:
         if self._known(key)["state"] != "sent":
-            # A reorganisation may have taken it off the chain: then it is sent again, and not done.
+            # A reorganisation may have reverted it: then it is sent again, and does not count as mined.
             self._restore()
         receipt = self._settle(key)
         if receipt is None and time.monotonic() >= self._push_at:
@@ -265,7 +268,7 @@ class Outbox:
         return receipt
 
     def _push(self) -> None:
-        """Nothing was mined for long: send all that waits again, the first with more fee.
+        """Broadcasts all waiting transactions again if none was mined for long, the first with a higher fee.
 
         INVARIANT: whatever the node has lost, and whoever asks for what: no nonce holds up those after it for good.
         """
@@ -281,7 +284,7 @@ class Outbox:
                 else:
                     self._wire.broadcast(row["raw"])
         except (ChainError, FundsError, TryLater) as error:
-            # Whoever asked may wait for another one: it is pushed again.
+            # The caller may wait for a later transaction; the first one is pushed again.
             log.warning("a waiting transaction cannot be sent again", code=error.code, message=error.message)
 
     def _close_gaps(self, mined: int, unmined: Sequence[sqlite3.Row]) -> None:
@@ -334,7 +337,7 @@ class Outbox:
         """Sends a call that has waited for long again: with a higher fee, or with a new nonce if another transaction
         took its own.
 
-        Above the fee bounds it is left as it is.
+        Above the fee bounds the transaction is not changed.
         """
         row = self._known(key)
         call = Call(row["recipient"], row["data"], row["gas"], row["label"], int(row["value"]))
@@ -355,7 +358,7 @@ class Outbox:
             self._wire.broadcast(row["raw"])
             return
         again = self._wire.sign(key, call, self._next_nonce() if taken else row["nonce"], *fees)
-        # The old hash cannot be mined any more once its nonce is gone; until then either may be.
+        # The old hash cannot be mined once its nonce is used; until then either may be.
         again["hashes"] = json.dumps(json.loads(again["hashes"]) + ([] if taken else json.loads(row["hashes"])))
         self._journal.insert(again)
         self._wire.broadcast(again["raw"])

@@ -1,4 +1,4 @@
-"""An event's arguments in JSON, and their schema: bytes as hex, wide integers as decimal strings.
+"""Converts an event's arguments to JSON, with a schema: bytes as hex, wide integers as decimal strings.
 
 >>> plain("JobMarket", "JobCancelled", {"job": bytes(32), "refunded": 5})["refunded"]
 '5'
@@ -13,7 +13,7 @@ from lockstep.chain import artifacts
 from lockstep.protocol.market.events import Logged
 
 NUMBER_BITS = 64
-"""The widest integer that becomes a JSON number: a round, a slot, a time. Wider ones are amounts or masks."""
+"""Widest integer that becomes a JSON number: a round, a slot, a time. Wider ones are amounts or masks."""
 CID_OR_NOTHING = "^(b[a-z2-7]{58})?$"
 NO_CID_TOLD = "A CID; empty: none that can be read."
 

@@ -40,21 +40,21 @@ class Span:
 
     def __init__(self) -> None:
         self._most = CHUNK_BLOCKS
-        self._told = 0
-        """The longest range that the provider has named; 0: none."""
+        self._stated = 0
+        """The longest range that the provider has stated; 0 for none."""
         self._patience = 1
         self._answers = 0
         self._grew = False
 
     @property
     def blocks(self) -> int:
-        """Blocks of the next request, at least one."""
+        """Number of blocks of the next request, at least one."""
         return max(1, min(self._most, CHUNK_BLOCKS))
 
     def refused(self, asked: int, message: str = "") -> None:
         """Records that the provider refused a range of `asked` blocks."""
         limit = hint(message, asked)
-        self._told = limit or self._told
+        self._stated = limit or self._stated
         self._patience = min(2 * self._patience, PATIENCE_ANSWERS) if self._grew else self._patience
         self._most, self._answers, self._grew = limit or max(1, asked // 2), 0, False
 
@@ -63,15 +63,15 @@ class Span:
         nothing."""
         if asked < self.blocks:
             return
-        # A growth that stood needs no patience; a range that the provider named is left after long alone.
+        # A successful growth needs no patience; a range that the provider stated is exceeded only after long.
         self._patience = 1 if self._grew else self._patience
         self._grew = False
         self._answers += 1
-        wait = PATIENCE_ANSWERS if self._told and 2 * asked > self._told else self._patience
+        wait = PATIENCE_ANSWERS if self._stated and 2 * asked > self._stated else self._patience
         if self._answers >= wait and self._most < CHUNK_BLOCKS:
             self._most, self._answers, self._grew = 2 * self._most, 0, True
             if wait == PATIENCE_ANSWERS:
-                self._told = 0
+                self._stated = 0
 
 
 _spans: WeakKeyDictionary[Any, Span] = WeakKeyDictionary()
@@ -100,7 +100,8 @@ def hint(message: str, asked: int) -> int:
 
 
 def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int) -> list[Any] | None:
-    """The logs of these blocks that a query (address, topics) is about; None if the provider refuses so many.
+    """Returns the logs of these blocks that match a query (address, topics); None if the provider refuses so many
+    blocks.
 
     The connection's span adapts to the answer. Raises `Unreachable` if the provider does not answer, or refuses the
     logs of a single block. Each try of a silent provider costs a timeout: the caller retries later with a shorter

@@ -11,7 +11,7 @@ from lockstep.protocol.hashing import keccak
 from lockstep.protocol.reverts import revert
 
 SHOWN_BYTES = 256
-"""The most bytes of an unknown error that a message shows."""
+"""Most bytes of an unknown error in a message."""
 
 _STRING = keccak(b"Error(string)")[:4]
 _PANIC = keccak(b"Panic(uint256)")[:4]

@@ -36,20 +36,22 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 20.0
 PATIENCE = 3
-"""The time for a whole answer, in timeouts; each of its parts has one timeout."""
+"""Time limit of a whole answer, in multiples of the timeout of each of its parts."""
 PIECE_BYTES = 1 << 16
 HEADERS = {"Content-Type": "application/json"}
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 RECURSION_LIMIT = 1000
-"""CPython's default. py_ecc, which web3 imports, raises it to 100,000, and a nested text could overflow a parser's
-stack."""
+"""CPython's default.
+
+py_ecc, which web3 imports, raises it to 100,000; nested text could then overflow a parser's stack.
+"""
 
 ATTEMPTS = 5
-"""Attempts of one request at one endpoint."""
+"""Most attempts of one request at one endpoint."""
 WAIT_SECONDS = (0.2, 5.0)
-"""Seconds before the second attempt, and at most; the delay doubles each time, with jitter."""
+"""First and longest delay between attempts, in seconds; it doubles each time, with jitter."""
 BACKOFF_SECONDS = (15.0, 300.0)
-"""Seconds for which a failed endpoint is in back-off, at first and at most."""
+"""First and longest back-off of a failed endpoint, in seconds."""
 
 BUSY_STATUSES = frozenset({429, 502, 503, 504})
 """HTTP statuses after which a request is retried."""
@@ -71,24 +73,24 @@ TROUBLE_WORDS = (
     "internal server error", "temporarily unavailable", "service unavailable", "timeout", "timed out", "not synced",
     "syncing", "no backend", "bad gateway",
 )  # fmt: skip
-"""Words with which nodes report a temporary failure to read; another node, or the same one later, can answer."""
+"""Words in temporary read errors of nodes; another node, or the same one later, can answer."""
 HISTORY_WORDS = frozenset({
     "missing trie node", "block out of range", "blockoutofrange", "historical state", "state is not available",
     "state not available", "pruned",
 })  # fmt: skip
-"""Words among these with which nodes report that they no longer keep the state of a block."""
+"""Words among these that report a block's state as no longer available."""
 CODE_WORDS = ("revert", "vm exception", "evm error", "opcode", "jump", "stack", "gas")
-"""Words with which nodes report that the called code failed, and not the node."""
+"""Words that report a failure of the called code instead of the node."""
 NAMED = ("safe", "finalized")
 """Block tags that only a beacon chain, or a rollup's parent, determines."""
 UNNAMED_WORDS = ("block not found", "unknown block", "header not found")
-"""Words with which nodes (geth, erigon, reth) report that they have no such block."""
+"""Words with which nodes (geth, erigon, reth) report an unknown block."""
 READS = frozenset({
     "eth_blockNumber", "eth_call", "eth_chainId", "eth_gasPrice", "eth_getBalance", "eth_getBlockByNumber",
     "eth_getCode", "eth_getTransactionCount", "eth_getTransactionReceipt",
 })  # fmt: skip
 KNOWN_WORDS = ("already known", "already imported", "nonce too low")
-"""Words with which nodes (Anvil, geth, reth) answer to a transaction that they know or have mined."""
+"""Words with which nodes (Anvil, geth, reth) report a transaction that they already have or have mined."""
 
 SEND, LOGS = "eth_sendRawTransaction", "eth_getLogs"
 
@@ -139,8 +141,11 @@ def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SEC
 
 
 def over(provider: BaseProvider) -> Web3:
-    """Returns a Web3 with the only middleware that is needed, which makes answers' fields attributes. The default ones
-    look up names and prices and scan each request for addresses, which takes longer than the rest of a read."""
+    """Returns a Web3 with a single middleware, which makes answers' fields attributes.
+
+    The default ones look up names and prices and scan each request for addresses, which takes longer than the rest of a
+    read.
+    """
     from web3 import Web3
     from web3.middleware import AttributeDictMiddleware
 
@@ -148,7 +153,7 @@ def over(provider: BaseProvider) -> Web3:
 
 
 class OtherChain(Failure):
-    """An endpoint belongs to another chain."""
+    """Raised if an endpoint belongs to another chain."""
 
     def __init__(self, chain_id: int) -> None:
         super().__init__(f"is chain {chain_id}", passes=False, arrived=False)
@@ -165,7 +170,7 @@ class Endpoint:
         self.url, self.name = url, redacted(url)
         self._timeout = timeout
         self._session = Session()
-        # A proxy never stands between a process and its own machine, and looking for one costs more than the request.
+        # A proxy is never used for this machine itself, and looking for one costs more than the request.
         self._session.trust_env = urlsplit(url).hostname not in LOOPBACK
         self._encode = JSONBaseProvider().encode_rpc_request
         self.checked = False
@@ -183,7 +188,7 @@ class Endpoint:
         self._until = time.monotonic() + max(self._delay, at_least)
 
     def answered(self) -> bool:
-        """Reset the back-off; returns True if the endpoint was failing."""
+        """Resets the back-off; returns True if the endpoint was failing."""
         failed, self._until, self._delay = self._delay > 0, 0.0, 0.0
         return failed
 
@@ -237,17 +242,17 @@ class Endpoint:
                         break
         except (RequestException, HTTPError, OSError) as error:
             why = _failure(error)
-        # Raised here, and not above: the library's error names the URL, and would be this one's context.
+        # Raised outside of the handler: the library's error, which names the URL, would otherwise be its context.
         if why is not None:
             raise why
         right = 200 <= status < 300
         try:
-            told = rpc_answers.framed(bytes(body))
+            framed = rpc_answers.framed(bytes(body))
         except Malformed as malformed:
             raise (Failure(f"no JSON-RPC: {malformed.message}") if right else _refused(status, after)) from None
-        # Some put the JSON-RPC error into an HTTP error: it says more.
-        if right or ("error" in told and status != 429):
-            return told
+        # Some endpoints put the JSON-RPC error into an HTTP error; it has more information.
+        if right or ("error" in framed and status != 429):
+            return framed
         raise _refused(status, after)
 
 
@@ -268,10 +273,11 @@ def _trouble(method: str, params: Any, answer: Answer) -> str:
     error = answer["error"]
     text = str(error.get("message", "")).lower()
     if method == "eth_getBlockByNumber" and params[0] in NAMED and any(words in text for words in UNNAMED_WORDS):
-        # It names none until the chain's own word has reached it: no other node says more, and it can read.
+        # The node knows no such block before its chain has determined one: other nodes know no more, and the node can
+        # read.
         return ""
     if method == "eth_call" and params[1:2] == ["pending"] and any(words in text for words in UNNAMED_WORDS):
-        # A provider without a pending block has the others.
+        # A provider without a pending block has the other ones.
         return ""
     known = next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")
     if method == "eth_call":
@@ -279,7 +285,7 @@ def _trouble(method: str, params: Any, answer: Answer) -> str:
         if not rpc_answers.may_revert():
             return known or f"of a read that never fails it says: {text}"
         return known or ("" if by_code or not rpc_answers.awaited() else text)
-    # A call may be refused for what it asks; a number, a balance or a block may not.
+    # A call may be refused for its arguments; a request for a number, a balance or a block may not.
     return known or ("" if params and params[0] in NAMED else text)
 
 
@@ -306,7 +312,7 @@ def _provider_class() -> Any:
 
         @property
         def hosts(self) -> list[str]:
-            """The hosts of its endpoints, without their keys."""
+            """The hosts of the endpoints, without keys."""
             return [each.name for each in self._endpoints]
 
         def begin(self, chain_id: int | None) -> None:
@@ -336,7 +342,7 @@ def _provider_class() -> Any:
             if method == SEND and len(self._endpoints) > 1:
                 return self._send(params)
             if method == "eth_chainId":
-                # Every endpoint that is asked has told it; web3 asks before each call of a contract.
+                # Every endpoint in use has been checked; web3 requests the id before each call of a contract.
                 return {"jsonrpc": "2.0", "id": 0, "result": hex(self._chain_id or 0)}
             return self._first(str(method), params, lambda each: each.ask(method, params))
 
@@ -363,13 +369,12 @@ def _provider_class() -> Any:
             raise self._unreachable(failures)
 
         def _send(self, params: Any) -> Any:
-            """Sends a transaction to every endpoint; returns the answer of one that accepted it, or else of one that
-            did not."""
+            """Sends a transaction to every endpoint; returns an accepting answer, or else a refusing one."""
             taken: list[Answer] = []
             refused: list[Answer] = []
             failures = []
             for each in self._in_order():
-                # An endpoint in back-off holds up nobody once the transaction is taken.
+                # An endpoint in back-off delays nothing once the transaction was accepted.
                 if taken and each.in_backoff():
                     continue
                 try:
@@ -387,8 +392,8 @@ def _provider_class() -> Any:
 
         def _fail_over(self, each: Endpoint, failure: Failure) -> None:
             if len(self._endpoints) > 1 and not each.in_backoff():
-                told = log.error if isinstance(failure, OtherChain) else log.warning
-                told(
+                report = log.error if isinstance(failure, OtherChain) else log.warning
+                report(
                     "an RPC endpoint failed and is in back-off: requests go to the others",
                     host=each.name,
                     why=str(failure),
@@ -425,26 +430,26 @@ def _provider_class() -> Any:
             each.checked = True
 
         def _in_order(self) -> list[Endpoint]:
-            """Returns the endpoints that are not in back-off, then the others, so that a request always has one."""
+            """Returns the endpoints not in back-off, then the others, so that every request has an endpoint."""
             ready = [each for each in self._endpoints if not each.in_backoff()]
             return ready + [each for each in self._endpoints if each not in ready]
 
         def _asks_too_much(self, method: str, params: Any, failure: Failure) -> bool:
-            """Returns True if the request may be at fault: logs of several blocks."""
+            """Returns True if the request itself may be too large: logs of several blocks."""
             if method != LOGS or failure.status not in TOO_MUCH_STATUSES - BUSY_STATUSES:
                 return False
             return bool(params[0].get("fromBlock") != params[0].get("toBlock"))
 
         def _unreachable(self, failures: Sequence[tuple[Endpoint, Failure]]) -> Unreachable:
-            told = ", ".join(f"{each.name} ({failure})" for each, failure in failures)
+            causes = ", ".join(f"{each.name} ({failure})" for each, failure in failures)
             if all(str(failure) in HISTORY_WORDS for _, failure in failures):
                 error = Unreachable(
-                    f"the chain's RPC at {told} does not keep the state of the block that is asked for",
+                    f"the chain's RPC at {causes} does not keep the state of the block that is asked for",
                     "use an archive node; a local market keeps the latest states, and none of before its last start",
                 )
             else:
                 error = Unreachable(
-                    f"the chain's RPC at {told} does not answer",
+                    f"the chain's RPC at {causes} does not answer",
                     "start the node or check the URL; nothing is lost, what was sent is in the outbox",
                 )
             error.__cause__ = failures[-1][1]
@@ -490,14 +495,14 @@ def _refused(status: int, retry_after: str | None) -> Failure:
 
 
 def _failure(error: Exception) -> Failure:
-    """Turns an exception of requests or urllib3 into a `Failure`; its own words name the URL."""
+    """Converts an exception of requests or urllib3 to a `Failure`; its own text contains the URL."""
     from requests import ConnectionError as NoConnection
     from requests import ConnectTimeout, Timeout
     from urllib3.exceptions import ProtocolError
     from urllib3.exceptions import TimeoutError as TooLate
 
     timed_out = isinstance(error, Timeout | TooLate)
-    # Refused, or no such host: nothing was sent.
+    # Connection refused, or unknown host: nothing was sent.
     arrived = not isinstance(error, ConnectTimeout) and "NewConnectionError" not in repr(error)
     passes = timed_out or isinstance(error, NoConnection | ProtocolError)
     return Failure(type(error).__name__, timed_out=timed_out, passes=passes, arrived=arrived)

@@ -27,12 +27,12 @@ from lockstep.base.decoding import (
 from lockstep.protocol.errors import Malformed
 
 MAX_ANSWER_BYTES = 1 << 25
-"""The largest answer after decompression, in bytes: some 50,000 logs."""
+"""Largest answer after decompression, in bytes: about 50,000 logs."""
 MAX_LOGS = 1 << 17
 MAX_TEXT = 1 << 10
-"""The most characters that are kept of an error's message."""
+"""Most characters of an error's message that are kept."""
 LAST_SECOND = (1 << 40) - 1
-"""The largest timestamp that is accepted, in seconds: 34,000 years."""
+"""Largest accepted timestamp, in seconds: 34,000 years."""
 
 Answer = Mapping[str, Any]
 
@@ -42,15 +42,15 @@ _RETURNED = re.compile(r"(?:Reverted )?(0x(?:[0-9a-fA-F]{2})*)")
 
 def framed(data: bytes) -> Answer:
     """Parses an answer into the fields `jsonrpc`, `id` and either `result` or `error`. Raises Malformed."""
-    told = from_json(data, MAX_ANSWER_BYTES)
-    if not isinstance(told, dict):
+    parsed = from_json(data, MAX_ANSWER_BYTES)
+    if not isinstance(parsed, dict):
         raise Malformed("no JSON-RPC")
-    head = {"jsonrpc": "2.0", "id": told["id"] if type(told.get("id")) is int else 0}
-    if told.get("error") is not None:
-        return head | {"error": _error(told["error"])}
-    if "result" not in told:
+    head = {"jsonrpc": "2.0", "id": parsed["id"] if type(parsed.get("id")) is int else 0}
+    if parsed.get("error") is not None:
+        return head | {"error": _error(parsed["error"])}
+    if "result" not in parsed:
         raise Malformed("no JSON-RPC")
-    return head | {"result": told["result"]}
+    return head | {"result": parsed["result"]}
 
 
 def result(method: str, value: Any) -> Any:
@@ -65,9 +65,11 @@ _REVERTS: ContextVar[bool] = ContextVar("reverts", default=True)
 
 @contextmanager
 def awaiting(values: Callable[[bytes], object], *, reverts: bool = True) -> Iterator[None]:
-    """Within the block, `values` validates the result of each `eth_call`: if it raises Malformed, or if the node's
-    error is not the called code's, the endpoint has failed. `reverts` is True if the code may revert; if not, a revert
-    is a failure too."""
+    """Within the block, `values` validates the result of each `eth_call`.
+
+    The endpoint has failed if this raises Malformed, or if an error is the node's and not the called code's. `reverts`
+    states that the code may revert; otherwise a revert is a failure too.
+    """
     tokens = _AWAITED.set(values), _REVERTS.set(reverts)
     try:
         yield
@@ -82,7 +84,7 @@ def awaited() -> bool:
 
 
 def may_revert() -> bool:
-    """Returns False if the code that is being called cannot revert."""
+    """Returns False if the called code cannot revert."""
     return _REVERTS.get()
 
 
@@ -97,7 +99,7 @@ def _error(told: Any) -> dict[str, Any]:
     """Returns an error's code, message and revert data as a map, the only form that web3 does not parse further."""
     error = told if isinstance(told, dict) else {"message": told}
     code, message, data = error.get("code"), error.get("message"), error.get("data")
-    if isinstance(data, dict):  # Ganache
+    if isinstance(data, dict):  # Ganache's form of an error
         data = data.get("data", data.get("result"))
     found = _RETURNED.fullmatch(data) if isinstance(data, str) else None
     kept = {"code": code if type(code) is int else 0, "message": _line(message) or "it does not say why"}
@@ -129,7 +131,7 @@ def _number(most: int) -> Reader[Any]:
 
 
 def _as_is(reader: Reader[Any]) -> Reader[Any]:
-    """A reader that checks a value with `reader` and returns it unparsed."""
+    """Returns a reader that checks a value with `reader` and returns it unparsed."""
 
     def read(value: Any, where: str) -> Any:
         reader(value, where)
@@ -202,4 +204,4 @@ RESULTS: dict[str, Reader[Any]] = {
     "eth_getTransactionReceipt": either(nothing, _receipt),
     "eth_sendRawTransaction": _word,
 }
-"""A reader for each method's result; methods without one belong to a local node, which its user started."""
+"""Readers by method for its result; methods without one belong to a local node, which the user started."""

@@ -28,7 +28,7 @@ _WORD, _ADDRESS = 32, 20
 
 @dataclass(frozen=True)
 class Verified:
-    """The result for one contract of a deployment."""
+    """Result of verifying one contract of a deployment."""
 
     name: str
     artifact: str
@@ -36,17 +36,18 @@ class Verified:
     size: int
     """Bytes of its code on the chain."""
     fault: str = ""
-    """The difference from this package's code; "" if there is none."""
+    """Description of the difference from this package's code; "" if there is none."""
 
 
 @dataclass(frozen=True)
 class CodeReport:
-    """The result for a whole deployment."""
+    """Result of verifying a whole deployment."""
 
     contracts: tuple[Verified, ...]
     arguments: Mapping[str, tuple[Address, bytes]]
-    """Artifact -> (address, encoded constructor arguments) of this package's contracts, as block explorers request
-    them."""
+    """Maps an artifact to (address, encoded constructor arguments) of this package's contracts, as block explorers
+    request them.
+    """
     unbond_seconds: int = 0
     inclusion_seconds: int = 0
     censor_seconds: int = 0
@@ -103,7 +104,7 @@ def difference(
         for at in offsets:
             expected[at : at + _ADDRESS] = bytes.fromhex(libraries[library][2:])
     if _is_library(compiled):
-        # A library knows its own address, and is nothing where it is called directly.
+        # A library contains its own address, so that direct calls fail.
         expected[1 : 1 + _ADDRESS] = bytes.fromhex(address[2:])
     if len(code) != len(expected):
         return f"its code has {len(code)} bytes, not {len(expected)}"
@@ -130,8 +131,9 @@ def masked(compiled: Artifact, code: bytes | bytearray) -> bytes:
 
 
 def inputs(report: CodeReport) -> dict[str, str]:
-    """Returns file name -> text for block explorers: one standard-JSON input for all, and the arguments of each
-    contract."""
+    """Maps file names to texts for block explorers: one standard-JSON input for all, and the arguments of each
+    contract.
+    """
     known = artifacts.verification()
     listed = {
         artifact: {
@@ -153,7 +155,7 @@ def _code(w3: Web3, address: Address) -> bytes:
 
 
 def _immutables(compiled: Artifact, arguments: tuple[Any, ...]) -> dict[str, int]:
-    """Returns name -> value of the immutables that the constructor's arguments set: `x_` sets `x`."""
+    """Maps the immutables that the constructor's arguments set to their values: `x_` sets `x`."""
     entry: dict[str, Any] = next((e for e in compiled.abi if e["type"] == "constructor"), {"inputs": []})
     given = {part["name"].removesuffix("_"): value for part, value in zip(entry["inputs"], arguments, strict=True)}
     return {

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from web3 import Web3
     from web3.types import TxReceipt
 
-# What nodes answer (Anvil, geth, reth) to a transaction whose fee no longer suffices.
+# Errors of nodes (Anvil, geth, reth) for a transaction whose fee no longer suffices.
 _CHEAP = ("underpriced", "less than block base fee")
 
 TIP_WEI = 1_000_000_000
 PENDING, LATEST = "pending", "latest"
 LAST = 8
-"""Multiple of the base fee that a bid allows if the tip bound leaves no room for a later, higher bid."""
+"""Multiple of the base fee that a bid covers if the tip bound leaves no room for a higher one."""
 HELD = "try_later.fee"
 """The error code of a transaction that the fee bound holds back."""
 
@@ -41,7 +41,7 @@ class Wire:
         self._account = account
         self._chain_id = w3.eth.chain_id
         self._newest = PENDING
-        """The newest state that the node can be asked for."""
+        """The newest state that the node can simulate on."""
         self.cap = max_fee_wei
         self.tip_cap = min(max_tip_wei, max_fee_wei)
 
@@ -51,7 +51,7 @@ class Wire:
         return self._account.address
 
     def simulate(self, call: Call) -> None:
-        """Simulates the call on the pending state. Raises the error of the rule that it would break."""
+        """Simulates the call on the pending state. Raises the error of a broken rule."""
         from web3.exceptions import ContractLogicError, Web3RPCError
 
         request = {"from": self.address, "to": call.to, "data": call.data, "value": call.value, "gas": call.gas}
@@ -63,7 +63,7 @@ class Wire:
             raise _rejected(failure) from failure
 
     def _call_newest(self, request: dict[str, Any]) -> None:
-        """Calls on the newest state that the node has; raises web3's errors."""
+        """Simulates a call on the newest state that the node has. Raises web3's errors."""
         from web3.exceptions import ContractLogicError, Web3RPCError
 
         try:
@@ -73,7 +73,7 @@ class Wire:
         except Web3RPCError as failure:
             if self._newest == LATEST:
                 raise
-            # Some providers have no pending block: what waits is then not seen, and asked for again.
+            # Some providers have no pending block: waiting transactions are then not seen, and checked again later.
             self._newest = LATEST if PENDING in str(failure).lower() else PENDING
             self._w3.eth.call(request, LATEST)  # type: ignore[arg-type]
 
@@ -82,7 +82,7 @@ class Wire:
         return self._w3.eth.get_transaction_count(self._account.address, "latest")
 
     def fees(self) -> tuple[int, int]:
-        """Returns (tip, max fee) per gas: twice the base fee allows for six full blocks, LAST times for eighteen."""
+        """Returns (tip, max fee) per gas: twice the base fee covers six full blocks, LAST times eighteen."""
         base = self._w3.eth.get_block("latest").get("baseFeePerGas", 0)
         # INVARIANT: a move goes out at every base fee up to the bound; the tip gives way.
         if base > self.cap:
@@ -91,7 +91,7 @@ class Wire:
                 "the transaction is sent once the base fee is lower; a higher --max-fee or max_fee sends it now",
                 code=HELD,
             )
-        # Half of the bound at first: a replacement needs room, for nodes want more of both.
+        # At first half of the bound: nodes require a replacement to raise both fees.
         tip = min(TIP_WEI, self.tip_cap - self.tip_cap // 2)
         return tip, min((LAST if self._is_last(tip) else 2) * base + TIP_WEI, self.cap)
 
@@ -142,8 +142,7 @@ class Wire:
         }
 
     def broadcast(self, raw: bytes) -> None:
-        """Sends the transaction to the node; one that the node knows, has mined or finds too cheap is left to
-        `wait`."""
+        """Sends the transaction to the node; `wait` handles one that the node has, has mined or finds too cheap."""
         from web3.exceptions import Web3RPCError
 
         try:
@@ -177,7 +176,7 @@ class Wire:
             except Web3RPCError as failure:
                 return _rejected(failure)
             except Unreachable as error:
-                # A block's state is kept for a while only; that it reverted is known all the same.
+                # A block's state is available for a limited time only, but the revert itself is known.
                 return ChainError(
                     f"{row['label']} reverted in block {block}, and the reason cannot be read: {error.message}",
                     error.hint,

@@ -1,1 +1,1 @@
-"""Dispute games: a player for one game, a queue of games, moves by hand, a delegate, and reports from the log."""
+"""Dispute games: one game's player, a queue of games, manual play, delegates, and reports from the log."""

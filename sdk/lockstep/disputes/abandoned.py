@@ -1,7 +1,7 @@
 """Ends games that both of their sides have abandoned, once the mover's clock has run out.
 
-A round is not final while a game about one of its claims is open. An owner and a challenger in collusion would end
-neither side's game, and everybody's stakes in the round would stay locked.
+A round is not final while a game about one of its claims is open. If an owner and a challenger colluded, neither would
+end their game, and all stakes in the round would stay locked.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class Abandoned:
-    """Watches the games of other accounts for one account."""
+    """Finds, for one account, abandoned games of other accounts."""
 
     def __init__(self, table: GameTable, me: Address) -> None:
         self._table = table
         self._me = me
         self._turns = Turns(me)
         self._until: dict[GameId, Seconds] = {}
-        """By open game, the chain time until which its own sides may end it, as last read."""
+        """For each open game, the chain time until which its own sides may end it, as last read."""
 
     def due(self, ledger: Ledger, now: Seconds) -> Iterator[tuple[str, Call]]:
         """Yields (key, transaction) of every abandoned game that holds up a round and that it is this account's turn to
         end.
 
-        A game is read when it is first seen, and again when its clock should have run out.
+        Each game is read when first seen, and again when its clock should have run out.
         """
         self._until = {game: until for game, until in self._until.items() if game in ledger.games}
         for record in list(ledger.games.values()):
@@ -54,6 +54,6 @@ class Abandoned:
                 yield key_of(record.id, state, move), games.call(self._table.contract, move, record.id)
 
     def _holds_up(self, ledger: Ledger, record: GameRecord) -> bool:
-        """Tells if a game of two other accounts keeps a round open."""
+        """Returns True if a game of two other accounts keeps a round open."""
         # INVARIANT: no round waits for a game that neither of its sides ends.
         return self._me not in (record.challenger, record.defender) and ledger.awaited(record.claim) is not None

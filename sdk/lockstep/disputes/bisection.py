@@ -1,4 +1,4 @@
-"""The bisection of a game as a tree: each range that was halved, and each side's statement about the halves.
+"""Shows the bisection of a game as a tree: each halved range, with both sides' statements about the halves.
 
     trace of S_1 .. S_T -> positions of G_t -> leaves of a tensor -> elements of a leaf -> chunks of a fold
 
@@ -23,7 +23,7 @@ from lockstep.protocol.programs.program import CHUNK, F32, HeaderFields, Op
 from lockstep.protocol.types import Digest
 
 Label = Callable[[int, int], str]
-"""A function that names the positions first .. last for people."""
+"""Names the positions first .. last for people."""
 
 
 class Said(StrEnum):
@@ -59,7 +59,7 @@ class Range:
 
     @property
     def deepest(self) -> Range:
-        """The smallest range that is known to differ."""
+        """Returns the smallest range that is known to differ."""
         inner = next((p for p in self.parts if p.said is Said.DIFFERS), None)
         return self if inner is None else inner.deepest
 
@@ -108,8 +108,10 @@ def descents(events: Sequence[GameEvent]) -> Iterator[Descent]:
 
 
 def bisection(events: Sequence[GameEvent], transitions: int, op: Op | None = None) -> Range:
-    """Returns the whole tree, from the claim's trace down to the game's current position. `op` is the picked one, if
-    known."""
+    """Returns the whole tree, from the claim's trace down to the game's current position.
+
+    `op` is the picked op, if known.
+    """
     argued = _last(events, moves.Argued)
     header = None if argued is None else Statement.decode(argued.statement).fields
     root = Range(states(1, transitions), Said.DIFFERS, first=1, last=transitions)
@@ -175,7 +177,7 @@ def _below_the_leaf(root: Range, events: Sequence[GameEvent], op: Op | None) -> 
     picked, posted = _last(events, moves.ElementPicked), _last(events, moves.LeafPosted)
     convicted = _last(events, moves.Convicted)
     if picked is None and convicted is not None and convicted.finding.wrong is Wrong.OP:
-        # The proof picked it.
+        # The proof itself picked the element.
         picked = moves.ElementPicked(convicted.finding.element)
     if picked is not None and posted is not None:
         begin = picked.element // CHUNK * CHUNK
@@ -229,7 +231,7 @@ def _last(events: Sequence[GameEvent], kind: type[Any]) -> Any:
 
 
 def span(name: str, first: int, last: int) -> str:
-    """ "element 3" or "elements 3 to 9"."""
+    """Names a range of items: "element 3" or "elements 3 to 9"."""
     plural = "entries" if name == "entry" else f"{name}s"
     return f"{name} {first}" if first == last else f"{plural} {first} to {last}"
 

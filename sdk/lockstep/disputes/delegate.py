@@ -43,7 +43,7 @@ class Delegate:
         named = party.contracts.vault.delegate_of(account)
         if named != party.address:
             raise UsageError(
-                f"{party.address} is not the delegate of {account}, which has {_told(named)}",
+                f"{party.address} is not the delegate of {account}, which has {_named_delegate(named)}",
                 hint=f"its owner says `lockstep worker owner delegate {party.address} --for {account}`",
             )
         self._account, self._tell = account, tell
@@ -56,7 +56,7 @@ class Delegate:
         """The last block that was processed to the end."""
         self._now = Seconds(0)
         self._games: dict[GameId, ClaimId] = {}
-        """The open games and their claims."""
+        """Open games and the claims that they are about."""
         self._known: dict[ClaimId, Known] = {}
         """The games' claims as snapshots of the ledger, which the game queue's worker thread reads while the ledger
         changes."""
@@ -131,5 +131,5 @@ class Delegate:
             raise Stopped
 
 
-def _told(delegate: Address) -> str:
+def _named_delegate(delegate: Address) -> str:
     return f"{delegate} as its delegate" if int(delegate, 16) else "none"

@@ -1,4 +1,4 @@
-"""Follows games: reports every move once, in order, as blocks arrive, and the moves that a reorganisation reverts."""
+"""Follows games: reports every move once, in order, and the moves that a reorganisation reverts."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Sighting:
     kind: Change
     dispute: Dispute
     move: MoveMade | None = None
-    """None where the game ended."""
+    """The move; None if the game ended."""
     latest: bool = False
     """True if it is the game's last move so far."""
 
     def to_dict(self, now: Seconds) -> dict[str, Any]:
-        """Returns the move, or the game where it has ended, as JSON has it."""
+        """Returns the sighting as JSON: the move, or the game if it has ended."""
         names = {"game": self.dispute.id.hex(), "claim": self.dispute.opened.claim.hex()}
         if self.move is None:
             whole = self.dispute.to_dict(now)
@@ -58,17 +58,20 @@ class Follower:
     game: GameId | None = None
     job: JobId | None = None
     latest: dict[GameId, Dispute] = field(default_factory=dict)
-    """Every followed game as it was read last."""
+    """Every followed game as last read."""
     _told: dict[GameId, list[MoveMade]] = field(default_factory=dict, repr=False)
     _claims: dict[ClaimId, JobId] = field(default_factory=dict, repr=False)
     _found: dict[GameId, None] = field(default_factory=dict, repr=False)
     _seen: list[Sighting] = field(default_factory=list, repr=False)
-    """The sightings of a poll before it failed: the next poll returns them."""
+    """Sightings collected before a poll failed; the next poll returns them."""
     _read_to: int = 0
     _ended: bool = False
 
     def poll(self) -> list[Sighting]:
-        """Returns the sightings since the last poll. Raises what reading raises; the next poll goes on from there."""
+        """Returns the sightings since the last poll.
+
+        A poll that raises an error loses none: the next one continues from there.
+        """
         for game in self._games():
             before = self.latest.get(game)
             if before is None or before.running:
@@ -87,7 +90,7 @@ class Follower:
             return [self.game]
         assert self.job is not None, "a game or a job is followed"
         contracts = self.reader.contracts
-        # Before the openings are read: a job that is over by then opens no more.
+        # Read before the openings: if the job is over now, it opens no further games.
         self._ended = contracts.market.job(self.job).status in (JobStatus.DONE, JobStatus.VOID)
         head = int(contracts.game.w3.eth.block_number)
         for entry in games.all_opened(contracts.game, max(self.reader.first_block, self._read_to - REREAD_BLOCKS)):
@@ -114,5 +117,5 @@ class Follower:
 
 
 def _one(a: MoveMade, b: MoveMade) -> bool:
-    """Tells if two readings are of one move on one chain."""
+    """Returns True if two readings are of the same move on the same chain."""
     return (a.transaction, a.block, a.call) == (b.transaction, b.block, b.call)

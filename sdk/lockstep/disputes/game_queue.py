@@ -1,4 +1,4 @@
-"""Plays one party's games, the earliest deadline first.
+"""Plays one party's games, earliest deadline first.
 
     a new block -> read every game -> moves whose material is in memory are sent at once, without waiting for a block
                                    -> the rest is prepared beside, the earliest deadline first, a slice at a time
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 SLICE_SECONDS = 1.0
 """Machine seconds of one slice of a replay, after which the order is decided again."""
 BACKOFF_SECONDS = (1.0, 10.0)
-"""The first and the longest back-off of a game whose move failed, in machine seconds; it doubles in between."""
+"""First and longest back-off, in machine seconds, of a game whose move failed; it doubles in between."""
 
 PLAY, PREPARE = "play", "prepare"
-"""The two kinds of work beside the caller, one piece of each at a time."""
+"""The two kinds of background work, with one piece of each at a time."""
 
 HeldOf = Callable[[ClaimId], HeldClaim | None]
 """Returns a claim as this party computed it; None if that is not available."""
 Made = Callable[[Seconds, GameId, PlannedMove, float], None]
-"""Called for every mined move with: the last block's time, the game, the move, the machine seconds that it took."""
+"""Called for each mined move with the last block's time, the game, the move, and the machine seconds that it took."""
 
 
 @dataclass
@@ -61,18 +61,18 @@ class _Entry:
     game: Game | None = None
     """The game's state as last read."""
     read: int = -1
-    """The block at which the game was last read."""
+    """Block at which the game was last read."""
     sent: PlannedMove | None = None
-    """The move that is sent and not mined yet."""
+    """The move that was sent and is not mined yet."""
     took: float = 0.0
     hard: bool = False
     """True if the next move needs a replay first."""
     quiet: int = -1
-    """The block at which no move was due."""
+    """Block at which no move was due."""
 
     @property
     def deadline(self) -> Seconds:
-        """The chain time at which the mover's clock runs out."""
+        """Chain time at which the mover's clock runs out."""
         return Seconds(0) if self.game is None else self.game.deadline
 
     @property
@@ -88,8 +88,9 @@ class GameQueue:
         self, table: GameTable, outbox: Outbox, side: Side, cached: HeldOf, made: Made, *,
         states: States | None = None, on_done: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`cached` returns a claim if it is in memory. `states` holds, on disk, states of the claims that games are
-        about. `on_done` is called whenever a move was prepared."""
+        """`cached` returns a claim if it is in memory; `states` stores states of disputed claims on disk; `on_done` is
+        called whenever a move was prepared.
+        """
         self._table = table
         self._outbox = outbox
         self._side = side
@@ -169,7 +170,7 @@ class GameQueue:
         self._block, self._now = block, head.time
         for entry in self._by_deadline():
             self._executor.go_on()
-            # What could not be read is read again after a rest, without waiting for a block.
+            # A game that could not be read is read again after a back-off, without waiting for a block.
             if fresh or (entry.read != block and not self._backoff.in_backoff(entry.id, time.monotonic())):
                 self._guarded(entry, partial(self._read, entry), outage_ends)
         for entry in self._by_deadline():
@@ -185,7 +186,7 @@ class GameQueue:
             self._settle(entry, entry.sent)
 
     def _wait(self, entry: _Entry, sent: PlannedMove) -> None:
-        with suppress(ChainError, FundsError):  # it reverted: its receipt tells
+        with suppress(ChainError, FundsError):  # it reverted; its receipt shows why
             self._outbox.wait(sent.key, MINED_SECONDS)
         self._settle(entry, sent)
 
@@ -193,9 +194,9 @@ class GameQueue:
         """Closes a sent move by its receipt, if it has one; raises ChainError if the move did nothing."""
         receipt = self._outbox.receipt(sent.key)
         if receipt is None:
-            # The outbox sends again what waits for long.
+            # The outbox resends a transaction that has waited for long.
             return
-        # The game was read before the receipt: a block may lie between them.
+        # The game was read before the receipt, so a block may lie between the two.
         if _stands(entry.game, sent.state):
             entry.game = self._table.game(entry.id)
         entry.sent = None
@@ -290,7 +291,7 @@ class GameQueue:
         except Unreachable as error:
             if outage_ends:
                 raise
-            # A store that does not answer for one game's material must not end those that need none.
+            # A store that does not answer for one game must not stop games that do not need it.
             failure = error
             self._boundary.log(error, entry.id, **entry.fields)
         if failure is None:
@@ -312,7 +313,7 @@ class DefenceQueue(GameQueue):
         self._cache = cache
 
     def hold(self, claim: ClaimId, run: ClaimRun, trace: Sequence[StateRoot]) -> HeldClaim:
-        """Keeps a claim's computation in memory for games. Thread-safe: the computing thread calls it too."""
+        """Keeps a claim's computation in memory for games. Thread-safe: the computing thread calls this method too."""
         held = HeldClaim(run, trace, self._cache, None if self._states is None else ClaimStates(self._states, claim))
         # INVARIANT: a claim with an open game is the last to leave the memory.
         self._cache.put((claim, "claim"), held, bytes_of(run.start), lambda: claim in self.needs())
@@ -324,7 +325,7 @@ class DefenceQueue(GameQueue):
         return held
 
     def drop(self, claim: ClaimId) -> None:
-        """Drops a claim, once nobody can challenge it any more."""
+        """Drops a claim that can no longer be challenged."""
         self._cache.drop((claim, "claim"))
 
 
@@ -337,5 +338,5 @@ def tell_move(tell: Callable[..., None]) -> Made:
 
 
 def _stands(game: Game | None, sent: Game) -> bool:
-    """Tells if a game is still in the state to which a move was sent."""
+    """Returns True if a game is still in the state for which a move was sent."""
     return game is not None and game.standing == sent.standing

@@ -1,6 +1,6 @@
-"""A game's log in words: each move, its maker, the facts that it shows, and the position that the game has reached.
+"""Describes a game's log in words: each move, who made it, the facts that it shows, and the game's position.
 
-Pure functions of the events, in the order of the chain.
+All functions are pure functions of the events, in the chain's order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DUE = {
     GamePhase.ALIAS: "to show what the state's entry should be",
     GamePhase.PADDING: "to show that the position should be empty",
 }
-"""The move that is due in each phase, in words."""
+"""Description of the move that is due in each phase."""
 
 PROOFS = frozenset({GamePhase.PROOF, GamePhase.ALIAS, GamePhase.PADDING})
 """The phases that end with a proof."""
@@ -60,10 +60,10 @@ _CALLS: dict[type[GameEvent], tuple[str, Side | None]] = {
     moves.Convicted: ("proveOp", Side.CHALLENGER),
     moves.Resolved: ("resolve", None),
 }
-"""By event: the move that logs it, and its side; None means that anybody may make it."""
+"""Maps an event to the move that logs it and the moving side; None if either side may make the move."""
 _PROOF_CALLS = {Wrong.OP: "proveOp", Wrong.ALIAS: "proveAlias", Wrong.PADDING: "provePadding"}
 _FOLLOWS = {moves.Argued: moves.Opened, moves.Staged: moves.ElementPicked, moves.Resolved: moves.Convicted}
-"""By event: the event after which the same move logs it."""
+"""Maps an event to the event that the same move logs before it."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class MoveMade:
 
     call: str
     side: Side | None
-    """None: anybody may make it."""
+    """The side that made the move; None if anyone may make it."""
     events: tuple[GameEvent, ...]
     shows: str
     """The facts that the move makes known, in words."""
@@ -84,7 +84,7 @@ class MoveMade:
 
     @property
     def by(self) -> str:
-        """The side that made the move, in words."""
+        """Returns the side that made the move, as text."""
         return "anybody" if self.side is None else self.side.value
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class GamePlace:
     wrong: Wrong | None = None
     """The kind of the picked position: an op, an entry of the state block, or padding."""
     position: int | None = None
-    """The index of the op in the Program, of the entry in the state block, or of the leaf that should be empty."""
+    """Index of the op in the Program, of the entry in the state block, or of the leaf that should be empty."""
     leaf: int | None = None
     element: int | None = None
     group: int | None = None
@@ -236,7 +236,7 @@ class Telling:
 
 
 def place_of(events: Sequence[GameEvent]) -> GamePlace:
-    """Returns the place to which a log leads."""
+    """Returns the position that a log has reached."""
     place, header, leaf = GamePlace(), None, b""
     for event in events:
         match event:

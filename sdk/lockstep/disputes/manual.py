@@ -1,8 +1,8 @@
-"""Games played by hand: one command makes one move, with the strategy of verifier and worker.
+"""Manual play of dispute games: one command makes one move, with the strategy of verifier and worker.
 
     the home's files, the chain -> the claim replayed once, its roots kept -> the move that is due -> the outbox
 
-Every decision follows from the chain: a command that was killed can be repeated, and sends nothing twice.
+Every decision follows from the chain, so a killed command can be repeated, and sends nothing twice.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from lockstep.runtime.party import Party
 from lockstep.runtime.sender import Sender
 
 NONCE = 0
-"""The nonce of the one game that an account opens on a claim, by hand or as a verifier."""
+"""Nonce of the only game that an account opens on a claim, manually or as a verifier."""
 ROOTS, STATES = "disputes", "states"
-"""Folders of a home: roots of replayed claims, and states for games."""
+"""Folders in a home: roots of replayed claims, and states for games."""
 ROOT_BYTES = 32
 
 Known = tuple[JobLedger, RoundLedger, ClaimRecord]
@@ -61,7 +61,7 @@ Agree = Callable[[DisputedClaim, moves.Open, Wei], bool]
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Hold a home against every other process, a verifier among them; raises GuardRefused."""
+    """Locks a home against every other process, such as a verifier. Raises GuardRefused."""
     with lock.held(home, "dispute command"):
         yield
 
@@ -72,7 +72,7 @@ class OpenedGame:
 
     record: ClaimRecord
     t: int | None = None
-    """The first transition that differs; 0: the game is about the whole trace; None: nothing differs."""
+    """First transition that differs; 0 if the game is about the whole trace; None if nothing differs."""
     game: GameId | None = None
     already: bool = False
     """True if the game was open before."""
@@ -85,7 +85,7 @@ class Played:
 
     game: GameId
     side: Side | None
-    """The side that moved; None: anybody may make the move."""
+    """The side that moved; None if either may make the move."""
     moves: tuple[str, ...]
     state: Game
     """The game after the moves."""
@@ -103,12 +103,12 @@ class ManualPlayer:
     party: Party
     say: Say
     go_on: Callable[[], None] = lambda: None
-    """Called before every step of a replay; raises what stops it."""
+    """Called before every step of a replay; may raise to stop it."""
     _ledger: Ledger | None = field(default=None, repr=False)
     _cached: dict[ClaimId, HeldClaim] = field(default_factory=dict, repr=False)
-    """The claims that this command has replayed, or found in the home."""
+    """Claims that this command has replayed or loaded from the home."""
     _jobs: dict[JobId, Job] = field(default_factory=dict, repr=False)
-    """The jobs of the replayed claims; each one's Programs run in a child process."""
+    """Jobs of the replayed claims; each job's Programs run in a child process."""
     _job_of: dict[ClaimId, JobId] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -122,7 +122,7 @@ class ManualPlayer:
         return States(self.party.settings.home_dir / STATES, self.party.settings.disk_bytes)
 
     def settle(self) -> None:
-        """Waits for the transactions of a command that was killed."""
+        """Waits for transactions of an earlier, killed command."""
         if self.party.settle():
             self.say("a transaction of an earlier command is not mined, or reverted")
 
@@ -134,13 +134,13 @@ class ManualPlayer:
     # -- open
 
     def find(self, text: str) -> ClaimId:
-        """Returns the public claim whose id begins with these hex digits; raises UsageError, NotFoundError."""
+        """Returns the public claim whose id begins with these hex digits. Raises UsageError, NotFoundError."""
         return self._read().claim_named(text)[2].id
 
     def open(self, claim: ClaimId, agree: Agree) -> OpenedGame:
         """Replays a claim, and opens a game at the first transition that differs, if one does.
 
-        Raises Inconclusive if its data cannot be fetched, ChainError if nobody may challenge it any more.
+        Raises Inconclusive if its data cannot be fetched, ChainError if the claim can no longer be challenged.
         """
         known = self._known(claim)
         record = known[2]
@@ -187,14 +187,16 @@ class ManualPlayer:
     # -- moves
 
     def respond(self, game: GameId) -> Played:
-        """Makes the move that this account owes; raises TryLater if it is the other side's turn."""
+        """Makes the move that this account owes. Raises TryLater if it is the other side's turn."""
         record, side = self._seat_of(game)
         due = self._due(record, side)
         return self._played(record, side, due)
 
     def prove(self, game: GameId) -> Played:
-        """Makes the moves of the proof until the game is over; raises TryLater if the game has not reached the
-        proof."""
+        """Makes the moves of the proof until the game is over.
+
+        Raises TryLater if the game has not reached the proof.
+        """
         record, side = self._seat_of(game)
         state = self._running(game)
         if side is not Side.CHALLENGER:
@@ -211,7 +213,7 @@ class ManualPlayer:
         return Played(game, side, made, state)
 
     def resolve(self, game: GameId) -> Played:
-        """Ends a game whose mover's clock has run out, or whose claim was decided elsewhere; anybody may.
+        """Ends a game whose mover's clock has run out, or whose claim was decided elsewhere; any account may.
 
         Raises TryLater while the clock runs.
         """
@@ -251,7 +253,7 @@ class ManualPlayer:
         return state
 
     def _due(self, record: GameRecord, side: Side) -> PlannedMove:
-        """Returns the move that a side owes; raises TryLater or ChainError if there is none."""
+        """Returns the move that a side owes. Raises TryLater or ChainError if there is none."""
         state, now = self._running(record.id), self.party.head().time
         ours = (state.phase in DEFENDERS) == (side is Side.DEFENDER)
         decided = side is Side.CHALLENGER and self.table.decided_elsewhere(state)
@@ -265,7 +267,7 @@ class ManualPlayer:
             )
         held = self._held(record, side, state.t) if ours and not decided else CachedClaim(None)
         seat = GamePlayer(record.id, side, held, self.table, self.party.outbox.submit)
-        # A replay may have taken long: the game is read anew.
+        # The game is read again, because a replay may have taken long.
         due = seat.due(self.party.head().time)
         if due is not None:
             return due
@@ -294,7 +296,7 @@ class ManualPlayer:
         return Played(record.id, side, (due.move.call,), after)
 
     def _require_standing(self, game: GameId, state: Game, failure: ChainError) -> None:
-        """Raises TryLater if a failure is explained by the game having moved on."""
+        """Raises TryLater if the failure occurred because the game had moved on."""
         if self.table.game(game).standing != state.standing:
             raise TryLater("the game has moved on meanwhile", hint="give the command again") from failure
 
@@ -308,8 +310,7 @@ class ManualPlayer:
     # -- sending
 
     def _send(self, key: str, call: games.contracts.Call) -> None:
-        """Sends one transaction and waits until it is mined; one that was mined before and is due again is sent
-        again."""
+        """Sends one transaction and waits until it is mined; a mined one that is due again is sent again."""
         Sender[None](self.party.outbox).again(key, call)
         self.party.outbox.wait(key)
 
@@ -377,11 +378,11 @@ class ManualPlayer:
         return held
 
     def cached(self, claim: ClaimId) -> HeldClaim | None:
-        """Returns a claim that `hold` has replayed; None if it has not."""
+        """Returns a claim that `hold` has replayed; None otherwise."""
         return self._cached.get(claim)
 
     def hold(self, known: Known, side: Side) -> HeldClaim:
-        """Returns the claim as this machine computes it: replayed once, then from the files that the home keeps.
+        """Returns the claim as this machine computes it: replayed once, afterwards loaded from the home's files.
 
         Raises Inconclusive if its data cannot be fetched, Mismatch for a claim that cannot be defended.
         """
@@ -403,7 +404,7 @@ class ManualPlayer:
         return held
 
     def forget(self, claim: ClaimId) -> None:
-        """Removes the files of a claim about which no game is open."""
+        """Removes the files of a claim without open games."""
         self._cached.pop(claim, None)
         job = self._job_of.pop(claim, None)
         if job is not None and job not in self._job_of.values():
@@ -420,7 +421,7 @@ class ManualPlayer:
         write_atomically(path, [sha256(claim + body).digest(), body])
 
     def _roots(self, claim: ClaimId) -> tuple[StateRoot, ...] | None:
-        """Returns the roots that a replay has stored in the home; None if there is no valid file."""
+        """Returns the roots that an earlier replay stored in the home; None if there is no valid file."""
         try:
             data = self._roots_file(claim).read_bytes()
         except OSError:

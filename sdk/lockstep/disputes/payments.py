@@ -1,4 +1,4 @@
-"""The payments of a game, from the vault's events: its bond and the claim's stake."""
+"""Lists the payments of a game (its bond, the claim's stake) from the vault's events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lockstep.chain.events import Event
 
 BOND = "bond locked"
-"""The name of the payment that opens a game."""
+"""Name of the payment that opens a game."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Payment:
 
 
 def payments_of(event: Event, game: GameId, opened: moves.Opened) -> list[Payment]:
-    """Returns the payments of a game that an event of the vault reports."""
+    """Returns the payments of a game that a vault event reports."""
     a, claim = event.args, opened.claim
     match event.name:
         case "Locked" if a["key"] == game:

@@ -1,7 +1,7 @@
 """Plays one side of a game on chain.
 
-read the game and its log -> decide (`protocol.dispute.honest`) -> send one move. A seat has no state of its own beyond
-the chain's, so a restarted process continues where the last one stopped.
+read the game and its log -> decide (`protocol.dispute.honest`) -> send one move. A player has no state beyond the
+chain's, so a restarted process continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Send = Callable[["Call", str], object]
 
 
 class Side(Enum):
-    """The two parties to a game."""
+    """The two sides of a game."""
 
     DEFENDER = "defender"
     CHALLENGER = "challenger"
@@ -41,13 +41,15 @@ class PlannedMove:
     move: Move
     call: Call
     key: str
-    """The move's outbox key: a repeated send with it is one transaction."""
+    """The move's outbox key: sending it again under this key gives a single transaction."""
     state: Game
     """The state of the game that the move answers."""
 
 
 def key_of(game: GameId, state: Game, move: Move) -> str:
-    """Returns the outbox key of a move in this state of a game: a repeated send with it is one transaction."""
+    """Returns the outbox key of a move in this state of a game: sending it again under this key gives a single
+    transaction.
+    """
     return f"game/{game.hex()}/{state.phase.name}/{state.standing.digest.hex()}/{move.call}"
 
 
@@ -64,8 +66,8 @@ class GamePlayer:
     def due(self, now: Seconds, state: Game | None = None) -> PlannedMove | None:
         """Returns the move to make at `now`: this side's own, or `resolve` once the other side's clock has run out.
 
-        Returns None if there is none: also if there is nothing to prove, or if this side's clock has run out, in which
-        case the game is lost. `state` is the game's state, if it is known already.
+        Returns None if no move is due, if there is nothing to prove, or if this side's clock has run out, in which case
+        the game is lost. `state` is the game's state, if already known.
         """
         state = self.table.game(self.game) if state is None else state
         move = self._move(state, now)
@@ -75,7 +77,7 @@ class GamePlayer:
         return PlannedMove(move, games.call(self.table.contract, move, self.game), key, state)
 
     def turn(self, now: Seconds) -> Move | None:
-        """Makes the due move, if there is one, and returns it.
+        """Makes and returns the due move, if any.
 
         A move that reverts because the game has moved on is not an error; any other revert is raised.
         """

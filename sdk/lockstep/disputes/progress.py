@@ -1,6 +1,6 @@
-"""Disputes as the chain shows them: every move with its gas, the position reached, the next mover, the payments.
+"""Reads disputes from the chain: every move with its gas, the position reached, the next mover, the payments.
 
-Reads only logs, receipts and views of the contracts, without a key or storage; a store only adds the names of ops.
+It reads logs, receipts and views of the contracts, without a key; a content store only adds the names of ops.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ListedGame:
         return self.stored.left_defender if side is Side.DEFENDER else self.stored.left_challenger
 
     def late(self, now: Seconds) -> bool:
-        """Tells if the mover's clock has run out: anybody may end the game."""
+        """Returns True if the mover's clock has run out: any account may then end the game."""
         return self.running and now > self.stored.deadline
 
     def to_dict(self, now: Seconds) -> dict[str, Any]:
@@ -101,12 +101,12 @@ class Dispute(ListedGame):
     made: tuple[MoveMade, ...]
     place: GamePlace
     op: Op | None
-    """The picked op's descriptor, once a move of the defender has shown it."""
+    """Descriptor of the picked op, once a move of the defender has shown it."""
     program: Program | None
-    """The Program of the disputed step, if a store has it; it names the ops."""
+    """Program of the disputed step, if a store has it; it has the names of ops."""
     bond: Wei
     stake: Wei | None
-    """The claim's present stake; None once it was slashed or released."""
+    """The claim's current stake; None once it was slashed or unlocked."""
     money: tuple[Payment, ...]
 
     @property
@@ -153,7 +153,9 @@ class Dispute(ListedGame):
         }
 
     def number(self, bits: bytes | None) -> float | int | str | None:
-        """Returns a word of the picked op as a number; as a string where it is not finite, which JSON cannot say."""
+        """Returns a word of the picked op as a number, or as a string if it is not finite, which JSON cannot
+        represent.
+        """
         if bits is None or self.place.wrong is not Wrong.OP:
             return None
         value = value_of(int.from_bytes(bits[-4:], "big"), self.op)
@@ -191,11 +193,11 @@ def _shown_bits(digest: bytes | None, wrong: Wrong | None) -> str | None:
 
 @dataclass
 class DisputeReader:
-    """Reads games from the chain, and caches what can no longer change."""
+    """Reads games from the chain, and caches immutable results."""
 
     contracts: Contracts
     store: ContentStore | None = None
-    """The store in which names of ops may be found."""
+    """The store from which names of ops are read."""
     _receipts: dict[bytes, Any] = field(default_factory=dict, repr=False)
     _times: dict[int, Seconds] = field(default_factory=dict, repr=False)
     _ops: dict[bytes, Op | None] = field(default_factory=dict, repr=False)
@@ -213,16 +215,16 @@ class DisputeReader:
         return Head(int(block["number"]), Seconds(block["timestamp"]))
 
     def now(self) -> Seconds:
-        """Chain time."""
+        """Current chain time."""
         return self.head().time
 
     def find(self, text: str) -> GameId:
-        """Returns the game whose id begins with these hex digits; raises UsageError, NotFoundError."""
+        """Returns the game whose id begins with these hex digits. Raises UsageError, NotFoundError."""
         opened = {entry.game for entry in games.all_opened(self.contracts.game, self.first_block)}
         return GameId(identified(text, opened, "game", GAMES_SHOWN))
 
     def find_job(self, text: str) -> JobId:
-        """Returns the job whose id begins with these hex digits; raises UsageError, NotFoundError."""
+        """Returns the job whose id begins with these hex digits. Raises UsageError, NotFoundError."""
         return ledger_of(EventReader(self.contracts.game.w3, self.contracts.addresses)).job_named(text)
 
     def require_job(self, job: JobId) -> None:
@@ -248,8 +250,7 @@ class DisputeReader:
         return rows
 
     def read(self, game: GameId) -> Dispute:
-        """Returns a game with everything that is known of it; raises NotFoundError, or TryLater if the chain changed
-        meanwhile."""
+        """Returns a game with all recorded data. Raises NotFoundError, or TryLater if the chain changed meanwhile."""
         stored = games.read(self.contracts.game, game, self.first_block)
         entries = games.entries(self.contracts.game, game, self.first_block)
         opened = next((e.event for e in entries if isinstance(e.event, moves.Opened)), None)
@@ -269,7 +270,7 @@ class DisputeReader:
         )  # fmt: skip
 
     def params(self, job: JobId) -> JobParams:
-        """A job's parameters."""
+        """Returns a job's parameters."""
         if job not in self._params:
             self._params[job] = self.contracts.market.params(job)
         return self._params[job]
@@ -334,7 +335,7 @@ class DisputeReader:
                 spec = JobSpec.decode(block, params.spec.digest)
                 self._programs[roots[name]] = load_program(self.store, spec.programs[name], roots[name])
             except (LockstepError, KeyError):
-                # The names are a courtesy: everything else is on the chain.
+                # Names are optional: everything else comes from the chain.
                 self._programs[roots[name]] = None
         return self._programs[roots[name]]
 
@@ -394,7 +395,7 @@ def _game_report(
 
 
 def _place(log: Sequence[GameEvent], claim: Claim, job: Job) -> dict[str, Any]:
-    """Returns the transition that the game is about and, where a proof decided, its finding."""
+    """Returns the transition in dispute and, if a proof decided the game, its finding."""
     place = place_of(log)
     if place.t is None:
         return {}

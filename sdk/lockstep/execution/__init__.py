@@ -1,1 +1,1 @@
-"""A job on this machine: loaded, run, merged, its evidence, and what it takes to keep up with it."""
+"""Runs a job on this machine: loads, executes and merges it, checks its rules, and estimates time and memory."""

@@ -22,26 +22,28 @@ from lockstep.protocol.programs.program import Program
 from lockstep.protocol.types import Seconds, Seed
 
 SHARE = 0.5
-"""The share of a window or a clock that work may take: transactions, disks and other processes need the rest."""
+"""Largest share of a window or clock that work may take: transactions, disks and other processes need the rest."""
 SAMPLES = 3
 IDLE_SECONDS = Seconds(86_400)
-"""A stake may be locked for a day by owners that are silent, however soon training is over."""
+"""Longest time for which silent owners may lock a stake, however short training is."""
 IDLE_FACTOR = 16
-"""A window to train may be so many times what this machine needs: at twice its need, one an eighth as fast joins."""
+"""Largest ratio of a training window to this machine's need: at twice the need of a machine, one an eighth as fast can
+join.
+"""
 AGAIN_SECONDS = Seconds(300)
-"""Chain time after which a job that this machine was too slow for is tried again."""
+"""Chain seconds after which a job that was too slow for this machine is tried again."""
 LONG_SECONDS = 10.0
-"""A sample that takes as long as this is the only one."""
+"""Seconds of a sample from which it is the only one."""
 FASTEST = 4e11
-"""Operations a second that no thread reaches: a job that is too slow even so is not tried."""
+"""Operations per second that no thread reaches; a job that would be too slow even at this rate is not tried."""
 FASTEST_DEVICE = 1e15
-"""Operations a second in float32 that no device reaches."""
+"""Operations per second in float32 that no device reaches."""
 MOST_DEVICE_SECONDS = 1.0
-"""The longest transition at that rate: nobody can end what a device has begun."""
+"""Longest transition at that rate in seconds: work on a device cannot be interrupted."""
 
 
 INCLUSION_BLOCKS = 2
-"""A transaction is in the next block but one, unless somebody holds it back."""
+"""Blocks until a transaction is included, unless it is censored: the next block but one."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,9 @@ class ChainPace:
     """The times of a chain, in seconds."""
 
     block: float = 0.0
-    """The median time between two blocks."""
+    """Median time between two blocks."""
     promised: float = 0.0
-    """The time within which the deployment promises to include a transaction."""
+    """Time within which the deployment guarantees inclusion of a transaction."""
 
     @property
     def inclusion(self) -> float:
@@ -60,7 +62,7 @@ class ChainPace:
 
     @property
     def game(self) -> float:
-        """Seconds of a side's clock that inclusion alone takes in the longest game."""
+        """Seconds of a side's clock that inclusion of its moves takes in the longest game."""
         return GAME_MOVES * self.inclusion
 
 
@@ -69,38 +71,41 @@ class Pace:
     """The times of one job on this machine, in seconds."""
 
     step: float
-    """The time to compute one transition and hash its state."""
+    """Time to compute one transition and hash its state."""
     shown: float
-    """The time to materialise one transition for a game, its tree included."""
+    """Time to materialise one transition for a game, with its tree."""
     trains: str = "cpu"
     """The device on which `step` was measured, as `--device` names it."""
     defends: str = "cpu"
-    """The device on which `shown` was measured: the same, unless it lacks the memory."""
+    """The device on which `shown` was measured: the same, unless it lacks memory."""
     merge: float = 0.0
-    """The time to merge a round and hash the outcome; nothing for a role that never merges."""
+    """Time to merge a round and hash the result; 0 for a role that does not merge."""
 
     def defence(self, transitions: int) -> float:
-        """Seconds to defend one claim in a game: a replay of its transitions, and one step materialised."""
+        """Returns the seconds to defend one claim in a game: a replay of its transitions, and one step materialised."""
         return transitions * self.step + self.shown
 
 
 @dataclass(frozen=True)
 class LiveClaim:
-    """A claim that can be challenged, as its defence is planned."""
+    """A claim that can be challenged, for planning its defence."""
 
     clock: float
     extra: float
-    """Seconds that each other open game of its owner adds to the clock."""
+    """Seconds by which each other open game of its owner extends the clock."""
     work: float
-    """Seconds of this machine: `Pace.defence`."""
+    """Seconds of work on this machine: `Pace.defence`."""
 
 
 Require = Callable[[JobParams, Pace, ChainPace], None]
 
 
 def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role = footprint.worker) -> Pace:
-    """Returns the pace of a job; raises Unfit if this machine, or its device, cannot do what `require` and `role` ask.
-    No step is run that could not be in time, or whose tensors do not fit."""
+    """Returns the pace of a job.
+
+    Raises Unfit if this machine or its device does not meet `require` and `role`. A step that cannot be in time, or
+    whose tensors do not fit, is not run.
+    """
     programs, slots = job.programs, job.params.role.slots
     on_processor, lower = job.path in PROCESSOR_PATHS, least(job)
     require(job.params, lower, chain)
@@ -109,7 +114,7 @@ def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role =
         most = MOST_DEVICE_SECONDS * FASTEST_DEVICE
         raise Unfit(f"a transition has more than {most:.0e} operations", "leave this job to larger machines")
     need = role(programs, slots) if on_processor else DeviceShare.loaded(role, job).need(role, programs, slots)
-    # The job is loaded: its constants and a checkpoint are in memory.
+    # The loaded job includes its constants and a checkpoint in memory.
     memory().require(need.total, need.process + need.child + need.constants + need.base)
     pace = measure(job, merges=role is footprint.worker)
     require(job.params, pace, chain)
@@ -124,10 +129,11 @@ def least(job: Job) -> Pace:
 
 
 def measure(job: Job, *, merges: bool = True) -> Pace:
-    """Times some first steps from the genesis, on the devices that train and that defend, and keeps the quickest, so
-    that the machine's other load counts little. `merges`: and merges of payloads of zeros."""
+    """Times some first steps from the genesis on the devices that train and defend, and returns the shortest times,
+    which other load affects least. `merges`: also times merges of zero payloads.
+    """
     run = slot_run(job, job.genesis, Seed(bytes(32)), 0, 0)
-    # What a process makes once, such as kernels, is no step's; a state is on its device already.
+    # One-time costs, such as compiling kernels, do not count as a step's; the state is on its device already.
     state = run.advance(1, run.start)
     step = _quickest(lambda: run.root(1, run.advance(1, state)))
     shown = _quickest(lambda: _show(run))
@@ -137,7 +143,7 @@ def measure(job: Job, *, merges: bool = True) -> Pace:
 
 
 def _merging(job: Job) -> Callable[[], object]:
-    """A merge of nothing: payloads' values cost no time."""
+    """Returns a function that merges zero payloads: a payload's values do not affect the time."""
     run = merge_run(job, job.genesis, [None] * job.params.role.slots, Seed(bytes(32)), 0)
     return lambda: run.root(1, run.advance(1, run.start), job.threads)
 
@@ -155,12 +161,12 @@ def operations(program: Program) -> int:
 
 
 def require_nothing(params: JobParams, pace: Pace, chain: ChainPace) -> None:
-    """Lets every pace pass: it is measured to be told."""
+    """Accepts every pace: the pace is measured for information only."""
 
 
 def require_claimant(params: JobParams, pace: Pace, chain: ChainPace) -> None:
     """Raises Unfit if a worker at this pace could not train a slot in time, or not defend its claim."""
-    # One step is computed twice: the check of a claim shows it.
+    # One step is computed twice: checking a claim materialises it.
     trained = params.role.transitions * pace.step + pace.shown
     _require(trained, SHARE * params.role.train_seconds, "a round's steps", "half of train_seconds")
     _require(trained + chain.inclusion, params.role.train_seconds, "a round's steps and a commitment", "train_seconds")
@@ -169,14 +175,15 @@ def require_claimant(params: JobParams, pace: Pace, chain: ChainPace) -> None:
     # INVARIANT: a worker trains for no round that nobody could merge in time: its work would be public and unpaid.
     _require(pace.merge + chain.inclusion, params.merge.turn_seconds, "a merge on this chain", "merge_seconds")
     _require(pace.shown, params.windows.step_seconds, "a step as a game shows it", "step_seconds")
-    # After a kill, a defender computes its claim again before its first move.
+    # After a restart, a defender recomputes its claim before its first move.
     _require(trained, SHARE * params.windows.clock_seconds, "to defend a claim", "half of clock_seconds")
     _require(chain.game + trained, params.windows.clock_seconds, "to defend a claim on this chain", "clock_seconds")
 
 
 def require_prompt(params: JobParams, pace: Pace) -> None:
-    """Raises Unfit if owners that join and are silent then could lock a worker's stake for much longer than a
-    challenger may and its own training takes."""
+    """Raises Unfit if silent owners could lock a worker's stake for much longer than a challenger could and its own
+    training takes.
+    """
     # INVARIANT: a worker stakes on no round in which a silent owner locks it for much longer than its training takes.
     needed = IDLE_FACTOR * (params.role.transitions * pace.step + pace.shown)
     given = max(IDLE_SECONDS, params.windows.challenge_seconds, needed)
@@ -193,7 +200,7 @@ def require_prompt(params: JobParams, pace: Pace) -> None:
 def require_fetched(params: JobParams, fetched: int, rate: int | None) -> None:
     """Raises Unfit if a round's payloads (`fetched` bytes) could not arrive in time to attest them.
 
-    `rate` is this machine's bandwidth in bytes per second; None: nothing has to be fetched.
+    `rate` is this machine's bandwidth in bytes per second; None if nothing has to be fetched.
     """
     seconds, given = 0.0 if rate is None else fetched / rate, SHARE * params.role.attest_seconds
     # INVARIANT: a worker trains for no round whose payloads it could not fetch: who has none leaves the others out.
@@ -206,7 +213,7 @@ def require_fetched(params: JobParams, fetched: int, rate: int | None) -> None:
 
 
 def require_witness(params: JobParams, pace: Pace, chain: ChainPace) -> None:
-    """Raises Unfit if a witness at this pace could not replay as many steps in time as its duty may ask."""
+    """Raises Unfit if a witness at this pace could not replay in time the steps that a duty may require."""
     looked = params.role.transitions * pace.step
     _require(looked, SHARE * params.windows.audit_seconds, "a slot's steps", "half of audit_seconds")
     _require(looked + chain.inclusion, params.windows.audit_seconds, "a slot's steps and a commitment", "audit_seconds")
@@ -232,7 +239,7 @@ def require_all(claims: Iterable[LiveClaim], chain: ChainPace) -> None:
 
 
 def _quickest(work: Callable[[], object]) -> float:
-    """Seconds of the quickest of some runs."""
+    """Returns the seconds of the quickest of several runs."""
     taken: list[float] = []
     while len(taken) < SAMPLES and max(taken, default=0.0) < LONG_SECONDS:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A job's Programs run for one transition each, natively and by other code, and compared to the last bit.
+"""Runs a job's Programs for one transition each, natively and by independent code, and compares the results bit by bit.
 
     check_job(job)                  # raises WrongBits with the op, its place and the element
 
@@ -27,18 +27,18 @@ from lockstep.protocol.programs.program import Alias, Program
 from lockstep.protocol.types import Seed
 
 EXACT_OPERATIONS = 1 << 28
-"""Operations of a Program up to which every word is compared: about five seconds of the portable executor."""
+"""Most operations of a Program for which every word is compared: about five seconds of the portable executor."""
 HINT = "this machine or build computes wrong bits of this job: run `lockstep doctor`, and report it"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A transition that was computed twice."""
+    """Result of computing a transition twice."""
 
     exact: bool
-    """True if every word was compared; False: sampled words of every op."""
+    """True if every word was compared; False if only sampled words of every op were."""
     wrong: str = ""
-    """The first difference in words; empty: there is none."""
+    """Description of the first difference; empty if there is none."""
 
 
 def check_job(job: Job, exact: int = EXACT_OPERATIONS) -> None:
@@ -68,18 +68,19 @@ def _check(run: ClaimRun, t: int, state: State | None, exact: int) -> State:
 
 
 def compare(shown: StepTrace, after: State, executable: Executable, exact: int = EXACT_OPERATIONS) -> Compared:
-    """Compares a transition: the state `after` it as a claim has it, the step as a game shows it by `executable`, and
-    the portable executor, or sampled words where the Program has more than `exact` operations."""
+    """Compares a transition: the state `after` it in a claim, the step materialised by `executable` for a game, and the
+    portable executor (or sampled words if the Program has more than `exact` operations).
+    """
     program, whole = shown.program, operations(shown.program) <= exact
     if not whole:
         sampled = differences(executable, shown.before, shown.context, shown.rows, Random(0))
         if sampled:
-            return Compared(False, _told(program, sampled[0]))
+            return Compared(False, _described(program, sampled[0]))
         return Compared(False, _of_state(shown, after))
     due = materialise(portable_of(program), list(shown.before), shown.context, shown.rows)
     wrong = _of_state(due, after)
     first = next((i for i, pair in enumerate(zip(due.roots, shown.roots, strict=True)) if len(set(pair)) > 1), None)
-    # A wrong op is where a wrong state comes from.
+    # A wrong op causes the wrong state.
     return Compared(True, wrong if first is None else _of_op(due, shown, first))
 
 
@@ -93,19 +94,19 @@ def _of_op(due: StepTrace, shown: StepTrace, op: int) -> str:
     pair = (trace.made.arrays(frozenset({op}))[op] for trace in (due, shown))
     found = _first(op, *pair)
     if found is not None:
-        return _told(due.program, found)
+        return _described(due.program, found)
     return f"op {op} ({_named(due.program, op)}) is right on demand, and another where all ops are shown"
 
 
 def _of_state(due: StepTrace, after: State) -> str:
-    """The first word of the state `after` that differs from that of `due`; empty: none does."""
+    """Describes the first word of the state `after` that differs from that of `due`; empty if none does."""
     for k, (alias, root) in enumerate(zip(due.program.outputs, due.entries, strict=True)):
         got = after[k]
         if alias.kind != Alias.OP_KIND or got is None or tensor_root(got) == root:
             continue
         found = _first(alias.index, due.made.arrays(frozenset({alias.index}))[alias.index], got)
-        told = "on demand it is as claimed" if found is None else _told(due.program, found)
-        return f"entry {k} of the state that a claim is made of differs: {told}"
+        difference = "on demand it is as claimed" if found is None else _described(due.program, found)
+        return f"entry {k} of the state that a claim is made of differs: {difference}"
     return ""
 
 
@@ -115,7 +116,7 @@ def _first(op: int, due: Array, got: Array) -> WrongWord | None:
     return None if not at.size else WrongWord(op, int(at[0]), *(int(x[at[0]]) for x in words))
 
 
-def _told(program: Program, d: WrongWord) -> str:
+def _described(program: Program, d: WrongWord) -> str:
     return f"op {d.op} ({_named(program, d.op)}), element {d.element} is {d.got:#010x} in place of {d.due:#010x}"
 
 

@@ -1,6 +1,6 @@
-"""Durations of a round and of a job: with everybody prompt, and with every window used up.
+"""Durations of a round and of a job: if all parties are prompt, and if every window is used up.
 
-A round runs from its start to its merge, where the next one starts; its challenge window runs beside the next rounds.
+A round runs from its start to its merge, when the next one starts; its challenge window overlaps with the next rounds.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from lockstep.protocol.jobs import JobParams
 
 ROUND_TRANSACTIONS = 8
-"""One after the other from a round's start to its merge: start, join, seal, commit, reveal, attest, freeze, merge."""
+"""Consecutive transactions of a round: start, join, seal, commit, reveal, attest, freeze, merge."""
 
 
 def prompt_round(params: JobParams, work_seconds: float, block_seconds: float) -> float:
-    """Seconds from start to merge where every slot takes `work_seconds` and is taken at once."""
+    """Returns the seconds from start to merge if all slots are taken at once and each takes `work_seconds`."""
     return work_seconds + ROUND_TRANSACTIONS * block_seconds
 
 
@@ -30,7 +30,7 @@ def longest_round(params: JobParams) -> int:
 
 
 def longest_hold(params: JobParams) -> int:
-    """Seconds from a round's merge until its stakes are free at the latest, if nobody challenges.
+    """Returns the longest time in seconds from a round's merge until its stakes are unlocked, if there is no challenge.
 
     No claim is final before the windows of its whole carry period are over.
     """
@@ -39,7 +39,7 @@ def longest_hold(params: JobParams) -> int:
 
 
 def prompt_job(params: JobParams, work_seconds: float, block_seconds: float) -> float:
-    """Seconds from the opening until everything is paid; a step of this pace in every slot."""
+    """Returns the seconds from the creation of a job until everything is paid, if every slot's steps have this pace."""
     rounds = params.schedule.rounds * prompt_round(params, work_seconds, block_seconds)
     return rounds + params.windows.challenge_seconds
 

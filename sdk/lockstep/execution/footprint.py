@@ -1,4 +1,4 @@
-"""The memory and the traffic of a job, by role, from its Programs alone: nothing is run, no tensor is made.
+"""Estimates a job's memory and traffic by role from its Programs alone, without running or allocating anything.
 
     need = worker(programs, slots)
     need.total                      # bytes, as the process stands at its fullest
@@ -7,9 +7,9 @@
     share.total                     # bytes of the device at its fullest
     share.need(worker, programs, slots).total   # bytes that are left to this machine's memory
 
-A run holds its inputs, what it leaves, and an arena in which every other output lies from the op that writes it to its
-last reader (numerics/kernels/plan/ plans it; the same code is asked here). Which states are alive beside it is
-what the roles' loops keep: `jobs.ClaimRun.states`, `worker.computing.train`, `replay.PublicData`.
+A run holds its inputs, its results, and an arena with every other output from the op that writes it to its last reader.
+numerics/kernels/plan/ plans the arena, and is used here too. The states that are alive in addition are those of the
+roles' loops: `jobs.ClaimRun.states`, `worker.computing.train`, `replay.PublicData`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 WORD_BYTES = 4
 PROCESS_BYTES = 160_000_000
-"""Interpreter, libraries and connections of one process without a job: 110 to 150 MB on Linux with Python 3.11."""
+"""Bytes of a process without a job (interpreter, libraries, connections): 110 to 150 MB on Linux with Python 3.11."""
 CHILD_BYTES = 50_000_000 if OFFERED else 0
-"""The child that runs a job's Programs, beside what it computes on: its interpreter, its libraries' own data."""
+"""Bytes of the child that runs a job's Programs, without the data it computes on: interpreter and libraries."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,13 @@ class ProgramMemory:
     """Memory of one run of a Program, in bytes."""
 
     arena: int
-    """Outputs of ops that nothing outside reads, while somebody inside does."""
+    """Bytes of outputs that are only read inside of the Program."""
     results: int
-    """The output state, without what it takes from the input."""
+    """Bytes of the output state, without entries taken over from the input."""
     shown: int
-    """A game's need in place of `arena` and `results`: the roots of all ops, or one op's output and its operands; and
-    one op's tree."""
+    """Bytes for a game in place of `arena` and `results`: the roots of all ops, or one op's output and operands; and
+    one op's tree.
+    """
     constants: int
 
 
@@ -65,9 +66,9 @@ class Need:
     """Peak memory of a process, in bytes, by its use."""
 
     constants: int = 0
-    """Constants of the Programs: tables, and the frozen parameters of an adapted model."""
+    """Constants of the Programs: tables, and frozen parameters of an adapted model."""
     base: int = 0
-    """The checkpoint that a round starts from: parameters and outer momentum."""
+    """The checkpoint from which a round starts: parameters and outer momentum."""
     states: int = 0
     payloads: int = 0
     """Decoded payloads of all slots that are kept."""
@@ -84,15 +85,16 @@ class Need:
 
     @property
     def computing(self) -> int:
-        """The bytes on the device that computes (or on the processor): all parts but those of the process and its
-        child."""
+        """Bytes on the device that computes (or on the processor): all parts except those of the process and its
+        child.
+        """
         return self.total - self.process - self.child
 
 
 Role = Callable[..., Need]
-"""(Programs, slots, memory of a Program's run) -> peak memory of one process in that role."""
+"""Maps (Programs, slots, memory of a Program's run) to the peak memory of one process in that role."""
 Fits = Callable[["JobPrograms", "JobParams"], None]
-"""Raises Unfit if a job cannot be held."""
+"""Checks that this machine can hold a job; raises Unfit otherwise."""
 
 
 @lru_cache(64)
@@ -137,18 +139,20 @@ ROLES: dict[str, Role] = {"worker": worker, "verifier": verifier, "aggregator": 
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """The part of a role's memory on the device that computes. States, decoded payloads and tensors shown in a game
-    also take this machine's memory."""
+    """A role's memory on the device that computes.
+
+    States, decoded payloads and tensors opened in a game also take this machine's memory.
+    """
 
     needs: Mapping[bytes, DeviceNeed]
-    """By the root of each Program that the device runs; the processor runs one that it has no kernels for."""
+    """Needs by Program root; Programs not listed run on the processor, because the device has no kernels for them."""
     dataset: int
     memory: Memory
-    """The device's, without what this job takes of it."""
+    """The device's memory, without this job's."""
 
     @staticmethod
     def planned(role: Role, programs: JobPrograms, params: JobParams, path: str) -> DeviceShare:
-        """The share of a job on the device `path`, from its Programs alone."""
+        """Plans the share of a job on the device `path`, from its Programs alone."""
         device, needs = cuda.open_device(path), dict[bytes, DeviceNeed]()
         held = _memory_of(device)
         for program in _programs(role, programs):
@@ -158,7 +162,7 @@ class DeviceShare:
 
     @staticmethod
     def loaded(role: Role, job: Job) -> DeviceShare:
-        """The share of a job whose Programs are on the device already, as far as it had room for them."""
+        """Returns the share of a job whose Programs are already on the device, as far as it had room."""
         executables = [job.executable(program) for program in _programs(role, job.programs)]
         needs: dict[bytes, DeviceNeed] = {e.program.root: e.need for e in executables if isinstance(e, CudaExecutable)}
         held = _memory_of(cuda.open_device(job.path))
@@ -168,28 +172,31 @@ class DeviceShare:
 
     @property
     def total(self) -> int:
-        """Bytes of the device at its fullest: one Program computes beside what the others keep there."""
+        """Peak bytes of the device: one Program computes, and the others keep their memory."""
         return self._kept + max((need.step - need.fixed for need in self.needs.values()), default=0)
 
     def need(self, role: Role, programs: JobPrograms, slots: int) -> Need:
-        """The peak memory of this machine beside the device. Raises Unfit if a worker's device lacks memory."""
+        """Returns the peak memory of this machine besides the device.
+
+        Raises Unfit if a worker's device lacks memory.
+        """
         try:
             self.memory.require(self.total)
         except Unfit:
-            # Who joins nothing goes on where there is room.
+            # A role that joins nothing may fall back to the processor.
             if role is worker:
                 raise
             return role(programs, slots)
         return role(programs, slots, self.beside)
 
     def beside(self, program: Program) -> ProgramMemory:
-        """The part of a Program's run that lies in this machine's memory."""
+        """Returns the part of a Program's run that is in this machine's memory."""
         whole, need = of_program(program), self.needs.get(program.root)
         if need is None:
             return whole
-        # As a worker checks a step: the states before and after it are there.
+        # As when a worker checks a step: the states before and after it are both present.
         if self._kept + need.shown - need.fixed + STATES * need.state > self.memory.available:
-            # The processor's child is given a copy of the state.
+            # The processor's child receives a copy of the state.
             return replace(whole, arena=0, shown=whole.results + whole.shown)
         largest = max((program.held_bytes([op]) for op in range(len(program.ops))), default=0)
         return replace(whole, arena=0, shown=largest + _tree_bytes(program))
@@ -201,16 +208,16 @@ class DeviceShare:
 
 @dataclass(frozen=True)
 class Fitting:
-    """A check that this machine has a role's memory, and its device where one computes.
+    """Checks that this machine, and its device if one computes, has the memory for a role.
 
     Raises Unfit with the figure; `jobs.load` calls it before it fetches dataset and checkpoint.
     """
 
     role: Role
     limit: int | None = None
-    """Bytes that the machine's owner lends, beside a device's; None: all."""
+    """Bytes that the machine's owner allows, without a device's; None for all."""
     path: str = "auto"
-    """The path of the kernels, as a `Job` has it."""
+    """The path of the kernels, as in `Job`."""
 
     def __call__(self, programs: JobPrograms, params: JobParams) -> None:
         """Raises Unfit if a job cannot be held."""
@@ -229,7 +236,7 @@ class Fitting:
                 f"this job takes {readable(total)} of memory, and the limit is {readable(self.limit)}",
                 hint="raise --max-memory",
             )
-        # The child has planned it by then.
+        # The child has planned the Program by then.
         memory().require(total, PROCESS_BYTES + CHILD_BYTES)
 
 
@@ -239,41 +246,40 @@ def checkpoint_bytes(programs: JobPrograms) -> int:
 
 
 def payload_bytes(programs: JobPrograms, slots: int) -> int:
-    """Returns the bytes of a slot's decoded payload, without the carry beside it; the merge is of `slots` slots."""
+    """Returns the bytes of a slot's decoded payload, without the carry; the merge has `slots` slots."""
     width = len(programs.merge.inputs) // 4 >> ceil_log2(slots)
     return _bytes(programs.encode.output_layout[:width])
 
 
 def payload_wire_bytes(programs: JobPrograms, params: JobParams, wire_format: str) -> int:
-    """Returns the bytes of a slot's payload as it travels, without the carry beside it; the most where they vary."""
+    """Returns the stored bytes of a slot's payload, without the carry; the most if they vary."""
     layout = programs.encode.output_layout[params.sections.payload]
     return wire_length(layout, format_fitting(layout, wire_format), params.role.carries)
 
 
 def fetched_bytes(programs: JobPrograms, params: JobParams, wire_format: str) -> int:
-    """Returns the bytes of the others' payloads, which a slot's owner fetches in each round."""
+    """Returns the bytes of other slots' payloads that a slot's owner fetches in each round."""
     return (params.role.slots - 1) * payload_wire_bytes(programs, params, wire_format)
 
 
 def _constants(programs: JobPrograms) -> int:
-    # Mapped, and read by the executor where they are: once a machine, however many processes use them.
+    # The dataset is mapped and read in place: once per machine, however many processes use it.
     return sum(of_program(p).constants for p in (programs.step, programs.encode, programs.merge))
 
 
 def _programs(role: Role, programs: JobPrograms) -> tuple[Program, ...]:
-    """The Programs that a role runs."""
+    """Returns the Programs that a role runs."""
     return (programs.merge,) if role is aggregator else (programs.step, programs.encode, programs.merge)
 
 
 def _rows(role: Role, programs: JobPrograms, params: JobParams, needs: Mapping[bytes, DeviceNeed]) -> int:
-    """Bytes of the dataset on a device, where a Program that it runs draws rows."""
+    """Returns the bytes of the dataset on a device, if a Program that it runs draws rows."""
     draws = any(op.kind == Kind.DRAW for p in _programs(role, programs) if p.root in needs for op in p.ops)
     return WORD_BYTES * params.role.dataset_rows * params.role.row_length if draws else 0
 
 
 def _memory_of(device: Device) -> Memory:
-    """Returns the memory of a device that this process could use; zero for a device that failed, which is not an
-    error."""
+    """Returns the memory of a device available to this process; zero for a failed device, which is not an error."""
     try:
         return Memory(device.memory.total, available(device), device.label)
     except DeviceFailed:
@@ -281,25 +287,25 @@ def _memory_of(device: Device) -> Memory:
 
 
 def _tree_bytes(program: Program) -> int:
-    """About two digests a leaf; the tree of one op is there at a time."""
+    """Returns the bytes of a tree, about two digests per leaf; one op's tree exists at a time."""
     return 2 * HASH_BYTES * max((-(-op.header.elements // LEAF_ELEMENTS) for op in program.ops), default=0)
 
 
 def _of_slot(programs: JobPrograms, constants: int, base: int, payloads: int, of: MemoryOf = of_program) -> list[Need]:
-    """A slot's steps with its encoding, and a step as a game shows it."""
+    """Returns the needs of training a slot with its encoding, and of materialising one step for a game."""
     step, encode = of(programs.step), of(programs.encode)
-    # An executor keeps its arena and a state's buffers for its next run, until the job turns to another Program.
+    # An executor keeps its arena and a state's buffers for its next run, until the job changes to another Program.
     return [
-        # The state that is read and the one that is written; what came before is hashed and on disk by then.
+        # The state that is read and the state that is written; earlier states are hashed and on disk by then.
         Need(constants, base, 2 * step.results, payloads, step.arena),
         Need(constants, base, step.results + encode.results, payloads, encode.arena),
-        # A step as a game shows it, from the state before it.
+        # A step materialised for a game, from the state before it.
         Need(constants, base, step.results, payloads, 0, step.shown),
     ]
 
 
 def _of_merge(programs: JobPrograms, constants: int, base: int, payloads: int, of: MemoryOf = of_program) -> list[Need]:
-    """Returns the needs of computing a merge, and of showing it in a game."""
+    """Returns the needs of computing a merge, and of materialising it for a game."""
     merge = of(programs.merge)
     return [
         Need(constants, base, merge.results, payloads, merge.arena),

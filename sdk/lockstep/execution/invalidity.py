@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Undefendable(ProgramInvalid):
-    """A Program that breaks a rule, with the evidence that voids its job."""
+    """A Program breaks a rule; the error has the evidence that voids its job."""
 
     def __init__(self, error: ProgramInvalid, evidence: Evidence, rule: Rule) -> None:
         super().__init__(error.message, error.hint)
@@ -39,7 +39,7 @@ def load(
     *,
     fits: Fits | None = None,
 ) -> Job:
-    """`jobs.load`, but a Program that breaks a provable rule is raised as Undefendable."""
+    """Loads a job as `jobs.load`; raises Undefendable for a Program that breaks a provable rule."""
     try:
         return jobs.load(job_id, params, store, threads, path, fits=fits)
     except ProgramInvalid as error:
@@ -50,7 +50,7 @@ def load(
 
 
 def proven(error: ProgramInvalid, params: JobParams, store: ContentStore) -> ProgramInvalid:
-    """The error as Undefendable, if evidence shows it."""
+    """Returns the error as Undefendable if there is evidence, else unchanged."""
     found = evidence_against(params, store)
     return error if found is None else Undefendable(error, *found)
 
@@ -66,7 +66,7 @@ def proof(validator: Validator, me: Address, job_id: JobId, evidence: Evidence) 
 def evidence_against(params: JobParams, store: ContentStore) -> tuple[Evidence, Rule] | None:
     """Returns evidence that a job's Programs break a rule, with the rule; None if they break none.
 
-    Raises the store's errors, and Mismatch if it holds other Programs than the job names.
+    Raises the store's errors, and Mismatch if its Programs are not those that the job names.
     """
     spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     step, encode, merge = (

@@ -1,7 +1,7 @@
-"""A job as its parties run it: Programs checked against the chain, and claims' states built from public tensors.
+"""Runs a job: checks its Programs against the chain, and builds claims' states from public tensors.
 
-Workers train with it, verifiers replay with it, aggregators merge with it: one code, so that equal inputs give equal
-bits. Nothing here talks to a chain; `load` reads a content store.
+Workers train, verifiers replay and aggregators merge with this code, so that equal inputs give equal bits. It does not
+access a chain; `load` reads a content store.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 Tensors = tuple[np.ndarray, ...]
 State = Sequence[np.ndarray | None]
-"""One entry per state entry, None = EMPTY; flat arrays of 4-byte words. On a device a `numerics.resident.Resident`."""
+"""A state: one flat array of 4-byte words per entry, None = EMPTY. On a device it is a `numerics.resident.Resident`."""
 Entries = list[np.ndarray | None]
 """A state under construction."""
 _R = TypeVar("_R")
@@ -55,10 +55,10 @@ PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512", "vnni", "neon", "dotprod"
 
 
 class Beside(Generic[_R]):
-    """A thread that does one task while its caller computes the next: it writes a state during the step after it.
+    """A thread that runs one task at a time beside its caller, such as writing a state during the next step.
 
-    At most one task is under way, so at most one state more than the caller's own is alive. Leaving the context waits
-    for the task; `wait`, or leaving, raises its error.
+    At most one task runs, so at most one state besides the caller's is alive. Leaving the context waits for the task;
+    `wait` and leaving raise its error.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Beside(Generic[_R]):
         self._under_way: Future[_R] | None = None
 
     def begin(self, work: Callable[[], _R]) -> None:
-        """Starts a task, after the one before has ended."""
+        """Starts a task after the previous one has ended."""
         self.wait()
         self._under_way = self._thread.submit(work)
 
@@ -88,7 +88,7 @@ class Beside(Generic[_R]):
 
 @dataclass(frozen=True)
 class JobPrograms:
-    """The three Programs of a job, and which of them a transition runs."""
+    """The three Programs of a job, selected by transition."""
 
     step: Program
     encode: Program
@@ -101,17 +101,17 @@ class JobPrograms:
         return "step" if t <= inner_steps else "encode"
 
     def of(self, slot: int, t: int, inner_steps: int) -> Program:
-        """The Program of transition t of a slot's claim or of a merge."""
+        """Returns the Program of transition t of a slot's claim or of a merge."""
         program: Program = getattr(self, self.name_of(slot, t, inner_steps))
         return program
 
     def slot_state(self, s: Sections, base: Checkpoint, steps_done: int, carried: Tensors | None = None) -> State:
-        """S_0 of a slot: live and anchor copies of the shared tensors, what is carried or else zeros, the clock."""
+        """Returns S_0 of a slot: live and anchor copies of the shared tensors, the carry (or zeros), the clock."""
         carry, clock = _filled(self.step.inputs[s.carry], carried), np.array(steps_done, dtype=np.int32)
         return _checked(self.step.inputs, s.slot_state(base.shared, base.shared, carry, clock))
 
     def merge_state(self, s: Sections, base: Checkpoint, payloads: Sequence[Tensors | None]) -> State:
-        """S_0 of a merge: shared, outer, each slot's payload (zeros where it is absent), the mask."""
+        """Returns S_0 of a merge: shared, outer, each slot's payload (zeros if absent), the mask."""
         received = [_filled(self.encode.output_layout[s.payload], payload) for payload in payloads]
         mask = np.array([0.0 if p is None else 1.0 for p in payloads], dtype=np.float32)
         return _checked(self.merge.inputs, s.merge_state(base.shared, base.outer, received, mask))
@@ -119,35 +119,35 @@ class JobPrograms:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training job as a requester orders it: Programs, data, first weights and terms."""
+    """A training job as ordered by a requester: Programs, data, first weights and terms."""
 
     programs: JobPrograms
     dataset: Dataset
     genesis: Checkpoint | None
-    """The first weights; None where they were not made: such a job can be quoted but not submitted."""
+    """The first weights; None if they were not created: such a job can be quoted but not submitted."""
     model: Mapping[str, Any]
-    """config.json of the model."""
+    """The model's config.json."""
     parameters: tuple[Mapping[str, Any], ...]
-    """{name, offset, shape} of each parameter in the flat tensor; and its shard where there are several."""
+    """{name, offset, shape} of each parameter in the flat tensor, with its shard if there are several."""
     strategy: Mapping[str, Any]
     inner_steps: int
-    """H: steps of a slot in a round."""
+    """H, the steps of a slot in a round."""
     rounds: int
     slots: int
     min_slots: int
     shared_depth: int
     payload_depth: int
     carry: bool = False
-    """True: a slot publishes its carry beside its payload, and its owner's next round starts from it."""
+    """True if a slot publishes its carry with its payload, so that its owner's next round starts from it."""
     aggregator: Address = ZERO_ADDRESS
-    """The account that merges first; the zero address: slot owners alone merge."""
+    """The account that merges first; the zero address: only slot owners merge."""
     terms: Terms = DEVNET
     loss: Program | None = None
-    """The mean loss over the rows of one step, from a slot's state, for onlookers to compute; None: nobody can."""
+    """The mean loss over the rows of one step, given a slot's state; observers compute it. None if there is no loss."""
     arithmetic: Mapping[str, Any] = field(default_factory=dict)
-    """The policy by which products are products of integers (`tracing.arithmetic`); empty: none are."""
+    """The policy that selects integer products (`tracing.arithmetic`); empty if there are none."""
     wire_format: str = F32_FORMAT
-    """The format in which payloads are expected to travel: a name that `storage.payload.format_of` knows."""
+    """The preferred format of payloads, by a name that `storage.payload.format_of` knows."""
 
     @property
     def sections(self) -> Sections:
@@ -157,33 +157,37 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class CarryIn:
-    """The carry that a slot starts from beside its base, out of its owner's claim in the round before."""
+    """The carry from which a slot starts in addition to its base, from its owner's claim in the previous round."""
 
     body: Body
-    """The body of that claim: a game shows it to the contract."""
+    """Body of that claim, which a game shows to the contract."""
     tensors: Tensors = field(repr=False)
 
 
 class Confined(Protocol):
-    """Interface of a confined process that runs a stranger's Programs (`box.loading.JobBox`)."""
+    """Interface of a confined process that runs another party's Programs (`box.loading.JobBox`)."""
 
     @property
     def operations(self) -> int:
         """Operations of one slot in one round."""
 
     def measure(self, job: Job, require: Any, chain: Any, role: Any = ..., at_most: float = ...) -> Any:
-        """Measures the job's pace there, as `capacity.keep_up` does; raises Overdue after `at_most` seconds."""
+        """Measures the job's pace in that process, as `capacity.keep_up`. Raises Overdue after `at_most` seconds."""
 
     def compare(self, job: Job, at_most: float = ...) -> None:
-        """Compares the job's bits with other code there, as `comparing.check_job` does; raises Overdue after `at_most`
-        seconds."""
+        """Checks the job's results in that process, as `comparing.check_job`.
+
+        Raises Overdue after `at_most` seconds.
+        """
 
     def compare_first(self, job: Job, at_most: float = ...) -> None:
-        """Compares, as far as the processor can, the bits of a job that a device computes; raises Overdue after
-        `at_most` seconds."""
+        """Checks, as far as the processor can, the results of a job that a device computes.
+
+        Raises Overdue after `at_most` seconds.
+        """
 
     def holds(self, program: Program) -> bool:
-        """Tells if the process has this Program: it is the job's, or was decoded there."""
+        """Returns True if the process has this Program: it is the job's, or was decoded there."""
 
     def executable(self, program: Program) -> Executable:
         """Returns an executable for a Program that the process has."""
@@ -201,47 +205,49 @@ class Confined(Protocol):
         """Bounds each transition that this thread orders within the block; a late one raises Overdue."""
 
     def stop(self, order_of: int | None = None) -> None:
-        """Ends the process and its work, or that of one thread alone; the next use starts another."""
+        """Ends the process and its work, or only the work of one thread; the next use starts another process."""
 
     def close(self) -> None:
-        """Ends the process for good."""
+        """Ends the process permanently."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything public that a claim of this job is a function of, beside its base, payloads and seed."""
+    """All public data of which a claim of this job is a function, except its base, payloads and seed."""
 
     id: JobId
     params: JobParams
     spec: JobSpec
     programs: JobPrograms
     dataset: np.ndarray
-    """i32 (N, L)."""
+    """The dataset, i32 (N, L)."""
     genesis: Checkpoint
     threads: int = 1
     path: str = "auto"
-    """The path of the kernels: one of PROCESSOR_PATHS, "cuda:N" or "emulated"; bits do not depend on it or on the
-    threads."""
+    """Path of the kernels: one of PROCESSOR_PATHS, "cuda:N" or "emulated". Neither path nor threads affect the bits."""
     box: Confined | None = field(default=None, repr=False, compare=False)
-    """The process that runs the Programs on the processor; None: this one."""
+    """The process that runs the Programs on the processor; None for this one."""
     _compiled: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
     _processor: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
-    """Executables for the processor, by Program root, where the device cannot run or materialise the Program."""
+    """Executables for the processor, by Program root, for Programs that the device cannot run or materialise."""
 
     def executable(self, program: Program) -> Executable:
-        """Returns the compiled Program; compiled once per job, for the processor if the device cannot hold it."""
+        """Returns the compiled Program; it is compiled once per job, for the processor if the device has no room."""
         if program.root not in self._compiled:
             self._compiled[program.root] = self._compile(program)
         return self._compiled[program.root]
 
     def showing(self, program: Program) -> Executable:
-        """Returns the executable that materialises a Program's transitions in games: the device's, or the
-        processor's if the device lacks the memory."""
+        """Returns the executable that materialises a Program's transitions for games: the device's, or the processor's
+        if the device lacks memory.
+        """
         executable = self.executable(program)
         return executable if executable.shows else self._on_processor(program)
 
     def turn_to(self, program: Program | None) -> None:
-        """Frees the memory that other Programs keep for their next run, before this one runs; None: none follows."""
+        """Releases the memory that other Programs keep for their next run, before `program` runs; None releases that of
+        all.
+        """
         for compiled in (self._compiled, self._processor):
             for root, executable in list(compiled.items()):
                 if program is None or root != program.root:
@@ -253,7 +259,7 @@ class Job:
         return executable.place, executable.place if executable.shows else "cpu"
 
     def give_up(self, program: Program, failure: DeviceFailed) -> Executable:
-        """Replaces a device that failed by the processor, so that a claim at stake is still defended."""
+        """Replaces a failed device by the processor, so that a claim at stake is still defended."""
         log.warning("the device failed, and the processor continues the Program: %s", failure)
         self._compiled[program.root] = self._on_processor(program)
         return self._compiled[program.root]
@@ -281,33 +287,33 @@ class Job:
 
     @property
     def wire_format(self) -> str:
-        """The format in which payloads are expected to travel: `wire` of the strategy, which is hashed into the job."""
+        """The preferred format of payloads: `wire` of the strategy, which is part of the job's spec."""
         return wire_of(self.spec)
 
     @property
     def payload_layout(self) -> tuple[TensorHeader | None, ...]:
-        """Headers of the tensors that a merge takes from a slot; None = EMPTY."""
+        """Headers of the tensors that a merge reads of a slot; None = EMPTY."""
         return self.programs.encode.output_layout[self.params.sections.payload]
 
     @property
     def carry_layout(self) -> tuple[TensorHeader | None, ...]:
-        """Headers of the carry that the owner's next round takes; all EMPTY without a carry."""
+        """Headers of the carry that the owner's next round reads; all EMPTY without a carry."""
         return self.programs.encode.output_layout[self.params.sections.carried]
 
     def payload_roots(self, payload: Tensors, carry: Tensors = ()) -> tuple[Digest, Digest]:
-        """(out, out2) of a slot's claim: the subtree roots of its decoded payload and of the carry beside it."""
+        """Returns (out, out2) of a slot's claim: the subtree roots of its decoded payload and of its carry."""
         return self.payload_root(payload), self.carry_root(carry)
 
     def payload_root(self, payload: Tensors) -> Digest:
-        """`out` of a slot's claim; raises Mismatch for tensors of another layout."""
+        """Returns `out` of a slot's claim. Raises Mismatch for tensors of another layout."""
         return subtree_root(self.payload_layout, payload)
 
     def carry_root(self, carry: Tensors) -> Digest:
-        """`out2` of a slot's claim; raises Mismatch for tensors of another layout."""
+        """Returns `out2` of a slot's claim. Raises Mismatch for tensors of another layout."""
         return subtree_root(self.carry_layout, carry)
 
     def checkpoint_roots(self, checkpoint: Checkpoint) -> tuple[Digest, Digest]:
-        """(shared, outer): what `merge` claims and the next round starts from."""
+        """Returns (shared, outer): the roots that a merge claims and from which the next round starts."""
         layout, sections = self.programs.merge.output_layout, self.params.sections
         return (
             subtree_root(layout[sections.shared], checkpoint.shared),
@@ -317,25 +323,25 @@ class Job:
 
 @dataclass(frozen=True)
 class ClaimRun:
-    """One claim as a computation: S_0 and the T transitions after it."""
+    """The computation of one claim: S_0 and T transitions."""
 
     job: Job
     slot: int
-    """MERGE_SLOT for a merge."""
+    """Slot number; MERGE_SLOT for a merge."""
     round: int
     seed: Seed
     start: State = field(repr=False)
-    """S_0's tensors."""
+    """Tensors of S_0."""
     carried: Body | None = None
-    """The body of the claim whose carry it starts from; None if it starts from zeros."""
+    """Body of the claim whose carry it starts from; None if it starts from zeros."""
 
     @property
     def transitions(self) -> int:
-        """T: H + 1 of a slot, 1 of a merge."""
+        """T: H + 1 for a slot, 1 for a merge."""
         return 1 if self.slot == MERGE_SLOT else self.job.params.role.inner_steps + 1
 
     def program(self, t: int) -> Program:
-        """The Program of transition t (1..T)."""
+        """Returns the Program of transition t (1..T)."""
         return self.job.programs.of(self.slot, t, self.job.params.role.inner_steps)
 
     def context(self, t: int) -> StepContext:
@@ -347,8 +353,10 @@ class ClaimRun:
         return self.compute(self.program(t), t, state)
 
     def compute(self, program: Program, t: int, state: State) -> State:
-        """Runs a Program on S_{t-1}'s tensors at transition t. On a device the results stay there; if it fails, the
-        processor takes over."""
+        """Runs a Program on S_{t-1}'s tensors at transition t.
+
+        On a device the results stay there; if the device fails, the processor takes over.
+        """
         self.job.turn_to(program)
         try:
             return self.job.executable(program).advance(state, self.context(t), self.job.dataset)
@@ -357,12 +365,14 @@ class ClaimRun:
         return executable.advance(list(state), self.context(t), self.job.dataset)
 
     def root(self, t: int, state: State, threads: int = 1) -> StateRoot:
-        """S_t of its tensors; t = 0 is S_0."""
+        """Returns the root of S_t from its tensors; t = 0 is S_0."""
         layout = self.program(1).inputs if t == 0 else self.program(t).output_layout
         return state.root(layout) if isinstance(state, Resident) else layout_root(layout, state, threads)
 
     def leaf(self, t: int, state: State, word: int) -> StateLeaf:
-        """The leaf that a witness's `word` names, proven to S_t, whose tensors `state` holds; t is 1 to H."""
+        """Returns the leaf that a witness's `word` selects, proven to S_t, whose tensors are in `state`; t is 1
+        to H.
+        """
         program, threads = self.program(t), self.job.threads
         tensors = list(state)
         roots = entry_roots(program.output_layout, tensors, threads)
@@ -375,21 +385,24 @@ class ClaimRun:
         return moving.leaf_of(program, word, roots, levels)
 
     def materialise(self, t: int, state: State) -> StepTrace:
-        """Materialises transition t for a game: G_t, tensors, leaves, partials. `state` holds S_{t-1}'s tensors."""
+        """Materialises transition t for a game: G_t, tensors, leaves, partials. `state` has S_{t-1}'s tensors."""
         return self.show(self.program(t), t, state)
 
     def show(self, program: Program, t: int, state: State) -> StepTrace:
-        """`materialise` with another Program in place of transition t's; the processor replaces a failed device."""
-        # To show a step takes what the next run would have found.
+        """Materialises a step as `materialise`, with another Program in place of transition t's; the processor replaces
+        a failed device.
+        """
+        # Materialising takes the memory that was kept for the next run.
         self.job.turn_to(None)
         instead = partial(self.job.give_up, program)
         return materialise(self.job.showing(program), state, self.context(t), self.job.dataset, instead)
 
     def states(self, after: int = 0, state: State | None = None) -> Generator[tuple[int, State, StateRoot]]:
-        """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0).
+        """Yields (t, tensors of S_t, root of S_t) for t = after + 1 .. T, from the tensors of S_after (default: from
+        S_0).
 
-        All threads hash a state before the next one is computed: two are alive at a time. Closing the generator
-        early frees its memory.
+        Each state is hashed, by all threads, before the next one is computed, so that two are alive at a time. Closing
+        the generator early frees its memory.
         """
         current = self.start if state is None else state
         try:
@@ -400,7 +413,7 @@ class ClaimRun:
             self.job.turn_to(None)
 
     def state_before(self, t: int) -> State:
-        """The tensors of S_{t-1}, run again from S_0."""
+        """Returns the tensors of S_{t-1}, recomputed from S_0."""
         current = self.start
         for earlier in range(1, t):
             current = self.advance(earlier, current)
@@ -410,45 +423,44 @@ class ClaimRun:
 def slot_run(
     job: Job, base: Checkpoint, seed: Seed, round_: int, slot: int, carried: CarryIn | None = None
 ) -> ClaimRun:
-    """A slot's claim from the round's base checkpoint, and from what its owner carries."""
+    """Returns a slot's computation from the round's base checkpoint and its owner's carry."""
     tensors, body = (None, None) if carried is None else (carried.tensors, carried.body)
     start = job.programs.slot_state(job.params.sections, base, round_ * job.params.role.inner_steps, tensors)
     return ClaimRun(job, slot, round_, seed, start, body)
 
 
 def merge_run(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> ClaimRun:
-    """A merge's claim from the round's base checkpoint and its accepted payloads, in slot order."""
+    """Returns a merge's computation from the round's base checkpoint and its accepted payloads, in slot order."""
     return ClaimRun(job, MERGE_SLOT, round_, seed, job.programs.merge_state(job.params.sections, base, payloads))
 
 
 def payload_of(job: Job, final: State) -> Tensors:
-    """Returns the tensors that a merge takes from a slot, out of the state after `encode`."""
+    """Returns the tensors that a merge reads of a slot, from the state after `encode`."""
     return tensors_of(final[job.params.sections.payload])
 
 
 def carry_of(job: Job, final: State) -> Tensors:
-    """Returns the tensors that the slot's owner starts its next round from, out of the state after `encode`; none
-    without a carry."""
+    """Returns the tensors of the carry, from the state after `encode`; () without a carry."""
     return tensors_of(final[job.params.sections.carried])
 
 
 def checkpoint_of(job: Job, final: State) -> Checkpoint:
-    """The next checkpoint in the state after `merge`."""
+    """Returns the next checkpoint, from the state after `merge`."""
     return Checkpoint(tensors_of(final[job.params.sections.shared]), tensors_of(final[job.params.sections.outer]))
 
 
 def tensors_of(section: State) -> Tensors:
-    """The entries of a section that are not EMPTY."""
+    """Returns the entries of a section that are not EMPTY."""
     return tuple(tensor for tensor in section if tensor is not None)
 
 
 def trace_root(roots: Sequence[StateRoot]) -> Digest:
-    """The Merkle root over leaf(S_1) .. leaf(S_T)."""
+    """Returns the Merkle root over leaf(S_1) .. leaf(S_T)."""
     return merkle.tree([merkle.leaf(r) for r in roots])
 
 
 def subtree_root(layout: Sequence[TensorHeader | None], tensors: Sequence[np.ndarray]) -> Digest:
-    """The root over a state's entries, the tensors filling those that are not EMPTY; raises Mismatch."""
+    """Returns the root over a layout's entries, filled by the tensors where not EMPTY. Raises Mismatch."""
     return Digest(layout_root(layout, _checked(layout, _filled(layout, tuple(tensors)))))
 
 
@@ -463,8 +475,8 @@ def load(
 ) -> Job:
     """Fetches a job's parts by CID, checks every root against the chain, validates every Program.
 
-    Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended, and what
-    `fits` raises of the Programs, before dataset and checkpoint are fetched.
+    Raises Mismatch if a part differs from what the chain names, ProgramInvalid if a Program could not be defended.
+    Errors of `fits` are raised before dataset and checkpoint are fetched.
     """
     spec, programs = load_programs(params, store)
     if fits is not None:
@@ -479,18 +491,18 @@ def load(
 
 
 def wire_of(spec: JobSpec) -> str:
-    """Returns the format in which payloads of a job are expected to travel, as its spec names it."""
+    """Returns the preferred format of a job's payloads, from its spec."""
     return str(spec.strategy.get("wire", INT8_FORMAT))
 
 
 def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, JobPrograms]:
-    """A job's spec and its Programs, checked as `load` checks them, without its dataset and base.
+    """Loads a job's spec and Programs, checked as by `load`, without its dataset and base.
 
-    Constants of a Program that lie beside it are fetched, as far as the memory of this machine holds them.
+    Separately stored constants of a Program are fetched if they fit this machine's memory.
     """
     spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
-    # A fourth one, `loss`, is for who looks on (execution/losses.py): no claim is about it.
+    # A fourth Program, `loss`, is for observers (execution/losses.py); no claim is about it.
     if set(spec.programs) - {"loss"} != set(roots):
         raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
     programs = JobPrograms(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
@@ -521,7 +533,7 @@ def _check_zeros(job: Job) -> None:
 
 
 def fetch_checkpoint(job: Job, store: ContentStore, cid: str, shared: bytes, outer: bytes) -> Checkpoint:
-    """A checkpoint by CID; raises Mismatch if it does not hash to the roots on chain, and the store's errors."""
+    """Fetches a checkpoint by CID. Raises Mismatch if its roots are not those on chain, and the store's errors."""
     layout, sections = job.programs.merge.output_layout, job.params.sections
     layouts = layout[sections.shared], layout[sections.outer]
     try:
@@ -532,7 +544,7 @@ def fetch_checkpoint(job: Job, store: ContentStore, cid: str, shared: bytes, out
 
 
 def check_checkpoint(job: Job, checkpoint: Checkpoint, shared: bytes, outer: bytes) -> Checkpoint:
-    """The checkpoint itself, if it hashes to what the chain names; raises Mismatch."""
+    """Returns the checkpoint if its roots are those on chain. Raises Mismatch otherwise."""
     if job.checkpoint_roots(checkpoint) != (shared, outer):
         raise Mismatch(
             "a checkpoint does not hash to the roots on chain", hint="fetch it elsewhere, or recompute the merge"
@@ -541,13 +553,13 @@ def check_checkpoint(job: Job, checkpoint: Checkpoint, shared: bytes, outer: byt
 
 
 def _filled(layout: Sequence[TensorHeader | None], tensors: Tensors | None = None) -> Entries:
-    """A subtree's entries: the tensors, or zeros, where the layout has any."""
+    """Returns a subtree's entries, filled by the tensors or by zeros where the layout is not EMPTY."""
     given = iter(zeros_of(layout) if tensors is None else tensors)
     return [None if h is None else next(given, None) for h in layout]
 
 
 def zeros_of(layout: Sequence[TensorHeader | None]) -> Tensors:
-    """Zeros for the entries of a layout that are not EMPTY."""
+    """Returns zeros for the entries of a layout that are not EMPTY."""
     return tuple(np.zeros(h.shape, DTYPES[h.dtype]) for h in layout if h is not None)
 
 

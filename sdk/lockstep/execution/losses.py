@@ -1,10 +1,10 @@
-"""The loss of a run after each merge, as a function of what the chain commits to, so that anybody computes the same.
+"""Computes the loss after each merge from data to which the chain commits, so that anyone gets the same value.
 
 A training job's spec may name a fourth Program, `loss`: the mean loss of the model over the rows of one step, and
 nothing else. The loss after k merges is that of the checkpoint that the k-th merge claims, over the rows that the seed
 of its round draws for a round k, each slot's first step; before the first merge it is that of the first weights with
-round 0's seed. Checkpoint, seed, rows and Program are all bound to the chain, so whoever computes it gets the same bits
-and nobody can state another. No training has seen the rows in that order, and nobody has chosen them.
+round 0's seed. The chain commits to checkpoint, seed, rows and Program, so the value is unique and verifiable. The rows
+are neither chosen by anyone nor read in this order by training.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 NAME = "loss"
-"""The loss Program's name in a spec."""
+"""Name of the loss Program in a spec."""
 STEP = 1
 """The transition whose rows are drawn."""
 
@@ -40,14 +40,14 @@ class MergedLoss:
     """The loss of one checkpoint."""
 
     merges: int
-    """Merged rounds behind the checkpoint; 0: the first weights."""
+    """Number of merged rounds before the checkpoint; 0 for the first weights."""
     round: int | None
-    """The round whose merge made it; None: the first weights."""
+    """The round whose merge produced it; None for the first weights."""
     loss: float
-    """Mean over the slots, each a mean over the rows of one step; in nats where each next token is predicted."""
+    """Mean over the slots of the mean over one step's rows; in nats if the model predicts next tokens."""
     slots: int
     claim: str
-    """The merge's ClaimId, hex; empty for the first weights."""
+    """ClaimId of the merge, hex; empty for the first weights."""
     checkpoint: str
     """CID of the checkpoint."""
 
@@ -57,7 +57,7 @@ class MergedLoss:
 
 
 class Curve(tuple[MergedLoss, ...]):
-    """The losses of a run in order; a notebook draws them."""
+    """The losses of a run in order; notebooks draw it as a curve."""
 
     def _repr_html_(self) -> str:
         points = [
@@ -79,13 +79,15 @@ class Losses:
 
     @staticmethod
     def of(job: Job, store: ContentStore) -> Losses | None:
-        """Returns the job's losses, or None if it names no loss Program; raises ProgramInvalid if that Program is not a
-        loss."""
+        """Returns the job's losses, or None if it has no loss Program.
+
+        Raises ProgramInvalid if that Program is not a loss.
+        """
         cid = job.spec.programs.get(NAME)
         if cid is None:
             return None
         if job.box is not None:
-            # A child decodes and plans it first, within its limits.
+            # The child decodes and plans the Program first, within its limits.
             job.box.decode(cid)
         program = load_program(store, cid)
         validate(program)
@@ -101,9 +103,9 @@ class Losses:
         return Losses(job, program)
 
     def at(self, checkpoint: Checkpoint, seed: Seed, merges: int, seconds: float | None = None) -> float:
-        """Returns the loss of a checkpoint with `merges` merges behind it.
+        """Returns the loss of the checkpoint after `merges` merges.
 
-        `seconds`: of all slots together; raises Crashed once they are over, also where a slot is under way in a child.
+        `seconds` bounds all slots together. Raises Crashed when they are over, even while a child computes a slot.
         """
         ends = None if seconds is None else time.monotonic() + seconds
         found = []

@@ -1,7 +1,7 @@
 """Merges a round: fetches and checks its payloads, runs the merge Program, returns the checkpoint.
 
-The aggregator merges with it, as does a slot owner that succeeds a convicted aggregator, and a party that cannot fetch
-a checkpoint and computes it again from the payloads: the same inputs, the same bits.
+It is used by the aggregator, by slot owners that merge in its place, and by parties that recompute a missing checkpoint
+from the payloads: equal inputs give equal bits.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 COMPARED = 1 << 20
-"""Words compared at once: whole leaves."""
+"""Words compared at a time: whole leaves."""
 CLOCK_PARTS = 4
-"""A merge of ours takes no longer than one part in so many of a clock: a game about it computes it again."""
+"""Largest part of a clock that a merge of this machine may take (one of so many): a game about it recomputes it."""
 
 
 @dataclass(frozen=True)
@@ -56,40 +56,42 @@ class ComputedMerge:
 
 @dataclass(frozen=True)
 class Payload:
-    """A slot's payload as the chain names it."""
+    """A slot's payload as named on chain."""
 
     cid: Cid
     out: Digest
     out2: Digest
-    """The carry's root; without a carry the root of an all-EMPTY layout."""
+    """Root of the carry; without a carry the root of an all-EMPTY layout."""
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """A merged or failed round as the chain records it: enough to compute its checkpoint again."""
+    """A merged or failed round as recorded on chain: sufficient to recompute its checkpoint."""
 
     number: int
     seed: Seed
     payloads: tuple[Payload | None, ...]
-    """By slot; None: not accepted."""
+    """Payloads by slot; None if not accepted."""
     checkpoint: Cid | None
-    """CID of the result; None for a failed round, whose base carries over."""
+    """CID of the result; None for a failed round, which keeps its base."""
     out: Digest
     out2: Digest
-    """The roots of the checkpoint's shared (`out`) and outer (`out2`) tensors."""
+    """Roots of the checkpoint's shared (`out`) and outer (`out2`) tensors."""
 
 
 def store_payload(job: Job, store: ContentStore, payload: Tensors, carry: Tensors = ()) -> Cid:
-    """Stores a payload, in the job's format where it loses nothing, and beside it the carry; returns the CID that is
-    revealed, from which the carry's follows."""
+    """Stores a payload, in the job's format if that is lossless, and its carry.
+
+    Returns the payload's CID, which is revealed and links to the carry.
+    """
     beside = wire.store_carry(store, carry) if job.params.role.carries else None
     return wire.store_payload(store, payload, job.wire_format, beside)
 
 
 def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
-    """A slot's payload, decoded and checked against the claim's first output.
+    """Fetches a slot's payload, decoded and checked against the claim's first output.
 
-    Raises BlobMissing, BlobCorrupt or Unreachable from the store, PayloadInvalid if it is not what the slot claimed.
+    Raises the store's BlobMissing, BlobCorrupt or Unreachable, and PayloadInvalid if it differs from the claim.
     """
     for fresh in (False, True):
         tensors = stored_payload(job, store, payload, fresh=fresh)
@@ -100,7 +102,7 @@ def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
 
 
 def fetch_carry(job: Job, store: ContentStore, payload: Payload) -> Tensors:
-    """The carry beside a slot's payload, checked against the claim's second output; raises as `fetch_payload` does."""
+    """Fetches a slot's carry, checked against the claim's second output; raises as `fetch_payload`."""
     for fresh in (False, True):
         with _named(payload.cid):
             tensors = wire.load_carry(
@@ -113,10 +115,10 @@ def fetch_carry(job: Job, store: ContentStore, payload: Payload) -> Tensors:
 
 
 def stored_payload(job: Job, store: ContentStore, payload: Payload, *, fresh: bool = False) -> Tensors:
-    """Returns the tensors under a payload's CID, decoded and not compared with the claim; raises the store's errors,
+    """Returns the decoded tensors of a payload's CID, without comparing them with the claim. Raises the store's errors,
     and PayloadInvalid if they do not decode.
 
-    `fresh`: as in `storage.payload.load_payload`.
+    `fresh` is as in `storage.payload.load_payload`.
     """
     with _named(payload.cid):
         return wire.load_payload(
@@ -130,7 +132,7 @@ def stored_payload(job: Job, store: ContentStore, payload: Payload, *, fresh: bo
 
 
 def wrong_leaves(own: Tensors, stored: Tensors) -> Iterator[tuple[int, int]]:
-    """(tensor, leaf) of every leaf in which a stored payload differs from what a replay gave."""
+    """Yields (tensor, leaf) of every leaf in which a stored payload differs from a replay's."""
     for ordinal, (ours, theirs) in enumerate(zip(own, stored, strict=True)):
         mine, other = (np.ascontiguousarray(t).reshape(-1).view(np.uint32) for t in (ours, theirs))
         for first in range(0, mine.size, COMPARED):
@@ -148,7 +150,8 @@ def judge(fetch: Callable[[], object]) -> tuple[Report, str]:
     except (BlobMissing, BlobCorrupt) as error:
         return Report.MISSING, error.message
     except LockstepError as error:
-        # What the CID names is there and is not what was claimed; a CID's content never changes.
+        # The content of the CID exists but is not what was claimed; this is final, because a CID's content never
+        # changes.
         return Report.REFUSED, error.message
     return Report.DECODED, ""
 
@@ -164,7 +167,7 @@ def judge_payloads(
 
 
 def fetch_payloads(job: Job, store: ContentStore, payloads: Sequence[Payload | None]) -> list[Tensors | None]:
-    """A round's accepted payloads in slot order, None = not accepted; raises what `fetch_payload` raises."""
+    """Fetches a round's accepted payloads in slot order, None = not accepted; raises as `fetch_payload`."""
     return [None if p is None else fetch_payload(job, store, p) for p in payloads]
 
 
@@ -176,9 +179,9 @@ def merge_round(
 
 
 def merged_again(job: Job, store: ContentStore, records: Sequence[RoundRecord]) -> Checkpoint:
-    """Merges these rounds' payloads again, one after the other from the genesis, whatever was merged on chain.
+    """Recomputes the merges of these rounds from the genesis, whatever was merged on chain.
 
-    Raises what `fetch_payload` raises.
+    Raises the errors of `fetch_payload`.
     """
     checkpoint = job.genesis
     for r in records:
@@ -207,16 +210,16 @@ def finish_in_turn(run: ClaimRun) -> ComputedMerge:
 
 
 def load_checkpoint(job: Job, store: ContentStore, cid: Cid, shared: bytes, outer: bytes) -> Checkpoint:
-    """A checkpoint by CID; raises Mismatch if it does not hash to the roots on chain."""
+    """Loads a checkpoint by CID. Raises Mismatch if its roots are not those on chain."""
     with _named(cid):
         return fetch_checkpoint(job, store, cid, shared, outer)
 
 
 def base_checkpoint(job: Job, store: ContentStore, records: Sequence[RoundRecord]) -> Checkpoint:
-    """The base of the round after the last record; `records` are all rounds before it, in order.
+    """Returns the base of the round after the last record; `records` has all rounds before it, in order.
 
-    A checkpoint that cannot be fetched, or is not what the chain names, is computed again from the payloads. Raises
-    the store's error, or Mismatch, if that is impossible too.
+    A checkpoint that is unavailable or wrong is recomputed from the payloads. Raises the store's error or Mismatch if
+    that is impossible.
     """
     if not records:
         return job.genesis
@@ -231,7 +234,7 @@ def base_checkpoint(job: Job, store: ContentStore, records: Sequence[RoundRecord
 
 @contextmanager
 def _named(cid: Cid) -> Iterator[None]:
-    """Raises BlobMissing if a claimant published a string that is not a CID: nobody can fetch it."""
+    """Translates an invalid CID, published by a claimant, to BlobMissing: nothing can be fetched for it."""
     try:
         yield
     except UsageError as error:

@@ -1,10 +1,10 @@
-"""A quote: the memory, traffic, time and money that a job takes of each party, before anybody pays.
+"""Quotes the memory, traffic, time and money that a job takes of each party, before anyone pays.
 
     figures = figures_of(job, params, chain, threads=1, budget_seconds=20)
     figures.to_dict()               # `lockstep train quote --json`; docs/training.md has the fields
 
-Everything but the time follows from the Programs and the terms. A step is tried where it fits this machine and its
-estimate fits the budget, else it is estimated at this machine's measured rates; `how` says which.
+Everything except the time follows from the Programs and the terms. The time of a step is measured if the step fits this
+machine and the budget, else estimated from this machine's rates; `how` states which.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from lockstep.storage.containers import program_length
 from lockstep.storage.payload import F32_FORMAT, Checkpoint, wire_length
 
 SECONDS = 20.0
-"""Seconds that trying a step may take."""
+"""Default limit in seconds on measuring a step."""
 RECEIPT_BYTES = 256
-"""Bytes of a receipt as it is sent: speaker, mask, signature."""
+"""Bytes of a receipt as sent: speaker, mask, signature."""
 ROOT_BYTES = 32
 SHOWN = 3.0
-"""Time of a step materialised for a game, in trained steps: nothing is fused, and each move runs its ops again."""
+"""Time to materialise a step for a game, in trained steps: ops are not fused, and each move runs its ops again."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one party moves."""
+    """Bytes that one party transfers."""
 
     download: int
     upload: int
@@ -57,26 +57,26 @@ class Timing:
 
     seconds: float
     shown_seconds: float
-    """Seconds to materialise it for a game: the trees over all its tensors."""
+    """Seconds to materialise the step for a game, with the trees over all its tensors."""
     how: Literal["measured", "estimated"]
     operations: int
     tokens: int
-    """Tokens that the step draws from the dataset."""
+    """Number of tokens that the step draws from the dataset."""
     threads: int
 
 
 @dataclass(frozen=True)
 class RoleVerdict:
-    """The verdict on this machine's fitness for a role."""
+    """Verdict on this machine's fitness for a role."""
 
     fits: bool
     why: str = ""
-    """The figure that the machine lacks; empty if it fits."""
+    """The requirement that the machine does not meet; empty if it is fit."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The amounts of a job, in the token's smallest unit."""
+    """Amounts of a job, in the token's smallest unit."""
 
     escrow: int
     deposit: int
@@ -88,9 +88,9 @@ class Cost:
     merge_stake: int
     witness_stake: int
     bond: int
-    """Bond of a challenger, without the gas of a game at the time."""
+    """Bond of a challenger, without the current gas of a game."""
     per_token: str
-    """Escrow for each token drawn, as a decimal; empty if none is drawn."""
+    """Escrow per token drawn, as a decimal; empty if none is drawn."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Figures:
     """The figures of a quote."""
 
     trained: int
-    """Parameters that the job trains."""
+    """Number of parameters that the job trains."""
     frozen: int
     memory: dict[str, Need]
     """Peak memory by role."""
@@ -185,7 +185,7 @@ def _timing(
     estimate = pace.step
     timing = Timing(estimate, pace.shown, "estimated", work.operations, _tokens(job), threads)
     room = held.available + PROCESS_BYTES - need.total
-    # The first run is not counted, and an estimate may be half of the truth.
+    # The first run is not counted, and an estimate may be wrong by a factor of two.
     if room < 0 or 4 * estimate > budget_seconds:
         return timing
     seconds = _tried(job, params, threads, budget_seconds)
@@ -194,7 +194,7 @@ def _timing(
 
 
 def estimated(programs: JobPrograms, threads: int, path: str = "auto") -> Pace:
-    """A job's pace from this machine's measured rates; nothing of it is run."""
+    """Estimates a job's pace from this machine's measured rates, without running it."""
     work, machine = work_of(programs.step), rates(threads, path)
     shown = ProgramWork(work.products, work.terms, footprint.WORD_BYTES * programs.step.ops[-1].cumulative)
     seconds = machine.seconds(work)
@@ -203,7 +203,9 @@ def estimated(programs: JobPrograms, threads: int, path: str = "auto") -> Pace:
 
 
 def _tried(job: TrainingJob, params: JobParams, threads: int, budget_seconds: float) -> float:
-    """Seconds of the quickest of some first steps, hashed, from random weights: their values cost no time."""
+    """Returns the seconds of the quickest of several first steps, with hashing, from random weights: values do not
+    affect the time.
+    """
     layout, draws = job.programs.merge.output_layout, np.random.default_rng(0)
 
     def tensors(part: Sequence[TensorHeader | None], scale: float) -> tuple[NDArray[np.float32], ...]:
@@ -264,12 +266,12 @@ def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     carry = wire_length(beside, F32_FORMAT) if params.role.carries else 0
     base, trace = footprint.checkpoint_bytes(job.programs), ROOT_BYTES * params.role.transitions
     return {
-        # A slot's owner fetches the others' payloads to say that they are there.
+        # A slot's owner fetches the others' payloads in order to attest them.
         "worker": Traffic(
             base + footprint.fetched_bytes(job.programs, params, job.wire_format),
             payload + carry + trace + RECEIPT_BYTES,
         ),
-        # A verifier starts a replay from the carry of the round before.
+        # A verifier starts a replay from the previous round's carry.
         "verifier": Traffic(
             base + params.role.slots * (payload + carry + trace), RECEIPT_BYTES if params.role.witnesses else 0
         ),

@@ -1,7 +1,7 @@
-"""The rates of this machine, and the work of a Program: their quotient estimates the time of a step.
+"""Measures this machine's rates and a Program's work; their quotient estimates the time of a step.
 
-A step is products, which run at the rate of this machine's multiply-adds, and maps and sums, which run at that of its
-memory; a state is hashed after it. Each rate is measured once by a small Program of its own kind, on as many threads.
+A step consists of products, limited by this machine's multiply-adds, and of maps and sums, limited by its memory; then
+its state is hashed. Each rate is measured once, by a small Program of that kind on as many threads.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from lockstep.execution.jobs import JobPrograms
 
 PRICED_OPERATIONS = 10**15
-"""The unit of a price of training: so many operations."""
+"""Number of operations to which a price of training refers."""
 SAMPLES = 5
 SIDE = 768 if COMPILED else 96
 """Side of the square matrices in the timed product."""
 TERMS = 1 << 22 if COMPILED else 1 << 18
-"""Elements of the timed map: more than the caches hold, of compiled kernels."""
+"""Elements of the timed map: for compiled kernels more than the caches hold."""
 _CONTEXT = StepContext(bytes(32), 0, 0, 1)
 
 
@@ -42,35 +42,35 @@ class ProgramWork:
     """The work of one run of a Program."""
 
     products: float
-    """Multiply-adds."""
+    """Number of multiply-adds."""
     terms: float
-    """Terms of the other ops: the instructions and the write of each element, the reads of a sum."""
+    """Terms of the other ops: instructions and write of each element, reads of a sum."""
     hashed: int
-    """Bytes of the state after it."""
+    """Bytes of the state after it, which are hashed."""
 
     @property
     def operations(self) -> int:
-        """Two for a multiply-add, one for any other term."""
+        """Operations: two for a multiply-add, one for any other term."""
         return int(2 * self.products + self.terms)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Work that one process on this machine does in a second."""
+    """Work that one process on this machine does per second."""
 
     products: float
-    """Multiply-adds."""
+    """Multiply-adds per second."""
     terms: float
     hashed: float
-    """Bytes."""
+    """Bytes hashed per second."""
 
     def seconds(self, work: ProgramWork) -> float:
-        """Returns the seconds of a run at these rates, the hash of its state included."""
+        """Returns the seconds of a run at these rates, with hashing its state."""
         return work.products / self.products + work.terms / self.terms + work.hashed / self.hashed
 
 
 def work_of(program: Program) -> ProgramWork:
-    """Returns the work of one run of a Program; nothing is run."""
+    """Returns the work of one run of a Program, without running it."""
     constants = tuple(c.header.elements for c in program.consts)
     products, terms = _native.work_of_run(program.header, program.descriptors, constants)
     hashed = sum(
@@ -80,18 +80,19 @@ def work_of(program: Program) -> ProgramWork:
 
 
 def slot_operations(programs: JobPrograms, inner_steps: int) -> int:
-    """Returns the operations of one slot of one round, by which prices are compared; nothing is run."""
+    """Returns the operations of one slot of one round, the basis of price comparisons."""
     return inner_steps * work_of(programs.step).operations
 
 
 def slot_price_at(price: Wei, operations: int) -> Wei:
-    """Returns a slot's pay for `operations` at a price for `PRICED_OPERATIONS`, rounded up, so that a worker with that
-    minimum price accepts it."""
+    """Returns a slot's pay for `operations` at a price per `PRICED_OPERATIONS`, rounded up so that a worker with that
+    minimum price accepts it.
+    """
     return Wei(ceil_div(price * operations, PRICED_OPERATIONS))
 
 
 def price_of(slot_price: Wei, operations: int) -> Wei:
-    """Returns the price for `PRICED_OPERATIONS` of a slot that pays so much, rounded down."""
+    """Returns the price per `PRICED_OPERATIONS` of a slot with this pay, rounded down."""
     return Wei(slot_price * PRICED_OPERATIONS // max(1, operations))
 
 
@@ -115,7 +116,7 @@ def _product() -> Program:
 
 
 def _update() -> Program:
-    """A Program to be timed: one elementwise map that costs what an optimizer's update does."""
+    """Returns a Program for timing: one elementwise map as expensive as an optimizer's update."""
     p = ProgramBuilder([(F32, TERMS)] * 4)
 
     def moved(e: Expression, x: int, g: int, m: int, v: int) -> int:

@@ -1,7 +1,7 @@
-"""The states of claims on disk: a game's move goes on from the nearest one instead of replaying its claim.
+"""Stores states of claims on disk, so that a game's move continues from the nearest one instead of replaying the claim.
 
-One file a state, `<folder>/<claim>/<t>.state`: a line of JSON, then the tensors that S_0 does not share. A file is
-replaced atomically, on disk before it counts, and believed only if its tensors hash to the root that is asked for.
+Each state is a file `<folder>/<claim>/<t>.state`: a line of JSON, then the tensors that S_0 does not share. Files are
+replaced atomically and synced, and used only if their tensors hash to the requested root.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ log = structlog.get_logger(__name__)
 
 SUFFIX = ".state"
 OF_START = -1
-"""Marks an entry whose tensor is S_0's of the same place, instead of an entry's number."""
+"""Marks an entry whose tensor is that of S_0 at the same place, in place of an entry's number."""
 
 Need = Mapping[ClaimId, "Collection[int]"]
-"""The states S_t that open games argue from, by claim, the claim with the earliest deadline first."""
+"""States S_t that open games need, by claim, the claim with the earliest deadline first."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class States:
         self._lock = threading.Lock()
 
     def need(self, states: Need) -> None:
-        """Names the states that open games argue from: they are removed last."""
+        """Sets the states that open games need: they are removed last."""
         self._need = {claim: frozenset(ts) for claim, ts in states.items()}
 
     def kept(self, claim: ClaimId) -> list[int]:
@@ -67,7 +67,7 @@ class States:
         return sorted(f.t for f in self._of(claim) if f.t > 0)
 
     def save(self, claim: ClaimId, run: ClaimRun, t: int, state: State) -> bool:
-        """Keeps S_t if there is room among states that are needed less; returns True if it is on disk now."""
+        """Saves S_t if there is room among less needed states; returns True if it is on disk now."""
         path = self._path(claim, t)
         with self._lock:
             if path.exists():
@@ -85,7 +85,7 @@ class States:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 write_atomically(path, chain([line], parts))
             except (LockstepError, OSError) as error:
-                # A full disk costs time in games, and nothing else.
+                # A full disk costs time in games, but is no error.
                 log.warning(
                     "a state could not be written to disk: a dispute may have to replay the claim",
                     claim=claim.hex(),
@@ -96,7 +96,7 @@ class States:
             return True
 
     def load(self, claim: ClaimId, run: ClaimRun, t: int, root: StateRoot) -> State | None:
-        """The tensors of S_t, t > 0; None if they are not here, or do not hash to `root`."""
+        """Returns the tensors of S_t, t > 0; None if they are not stored or do not hash to `root`."""
         found = self._read(self._path(claim, t))
         if found is None:
             return None
@@ -113,7 +113,7 @@ class States:
         return state
 
     def start(self, claim: ClaimId, job: Job) -> ClaimRun | None:
-        """The claim's computation from its S_0 on disk; None if that is not here, or damaged."""
+        """Returns the claim's computation from its stored S_0; None if that is missing or damaged."""
         found = self._read(self._path(claim, 0))
         if found is None:
             return None
@@ -136,7 +136,7 @@ class States:
         return run
 
     def forget(self, claim: ClaimId) -> None:
-        """Removes a claim's states: nobody can challenge it any more."""
+        """Removes the states of a claim that can no longer be challenged."""
         shutil.rmtree(self._folder / claim.hex(), ignore_errors=True)
 
     # -- inside
@@ -162,7 +162,7 @@ class States:
         return found
 
     def _make_room(self, new: _StateFile) -> bool:
-        """Removes states that are needed less than `new`, as far as it takes; returns True if there is room now."""
+        """Removes states that are needed less than `new`, as many as necessary; returns True if there is room now."""
         files = sorted(self._all(), key=self._rank)
         over = sum(f.size for f in files) + new.size - self._limit
         gone: list[_StateFile] = []
@@ -204,11 +204,11 @@ class ClaimStates:
         return self.states.kept(self.claim)
 
     def save(self, run: ClaimRun, t: int, state: State) -> bool:
-        """Keeps S_t; returns True if it is on disk now."""
+        """Saves S_t; returns True if it is on disk now."""
         return self.states.save(self.claim, run, t, state)
 
     def load(self, run: ClaimRun, t: int, root: StateRoot) -> State | None:
-        """The tensors of S_t, if they are here and hash to `root`."""
+        """Returns the tensors of S_t if they are stored and hash to `root`."""
         return self.states.load(self.claim, run, t, root)
 
 
@@ -238,7 +238,7 @@ def _packed(state: State, start: State | None) -> tuple[list[tuple[int, int]], l
 def _unpacked(
     layout: Sequence[TensorHeader | None], entries: Sequence[Sequence[int]], body: memoryview, start: State | None
 ) -> State:
-    """The tensors of a state; raises ValueError where a file does not fit the layout."""
+    """Returns the tensors of a state. Raises ValueError if a file does not fit the layout."""
     state: Entries = [None] * len(layout)
     at = 0
     for k, source in entries:

@@ -1,2 +1,1 @@
-"""The market as every role sees it: the ledger of its events, claims replayed and held, and decisions that roles
-share."""
+"""The market as seen by every role: ledger of events, replayed claims, and decisions shared by roles."""

@@ -1,7 +1,7 @@
 """The acts of a job's parties, and the decisions that workers and coordinators share: freezing, merging, settling.
 
-Pure functions of the chain's state at one block. Every act that they return is valid on that state, and none relies on
-another: a process may die between any two of them, and decides again at its next poll.
+All functions are pure functions of the chain's state at one block. Each returned act is valid on that state,
+independently of the others: a process may die between two acts, and decides again at its next poll.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ActionKind(StrEnum):
-    """One kind of act; the value is the contract's function, but for `fetch` and `train`."""
+    """One kind of act; its value is the contract function's name, except for `fetch` and `train`."""
 
     FETCH = "fetch"
     START = "startRound"
@@ -58,20 +58,20 @@ CALLS = frozenset(
         ActionKind.FINISH,
     }
 )
-"""The acts that are contract calls and need no computation."""
+"""Acts that are contract calls and need no computation."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """An act to do: about a round, except FINISH (the job) and DEPOSIT, WITHDRAW (the account)."""
+    """An act to perform on a round; FINISH concerns the job, DEPOSIT and WITHDRAW the account."""
 
     kind: ActionKind
     round: int = 0
     slot: int = 0
     rounds: int = 0
-    """MERGE, BACK: later rounds whose pay is locked with the merge."""
+    """For MERGE and BACK: the number of later rounds whose pay is locked with the merge."""
     amount: Wei = NOTHING
-    """DEPOSIT: the stake to add."""
+    """For DEPOSIT: the stake to add."""
 
 
 class SeenRound(Protocol):
@@ -89,12 +89,13 @@ class SeenRound(Protocol):
 
     @property
     def merger(self) -> Address:
-        """The account that may merge now: in MERGING, or in LEAD while the merge alone keeps the next round from
-        starting."""
+        """The account that may merge now: in MERGING, or in LEAD while only the merge's backing prevents the next
+        round.
+        """
 
     @property
     def merge_turns_over(self) -> bool:
-        """True in MERGING once every entitled account has let its turn pass."""
+        """True in MERGING once every entitled account has missed its turn."""
 
 
 class SeenJob(Protocol):
@@ -108,7 +109,7 @@ class SeenJob(Protocol):
 
     @property
     def rounds(self) -> Sequence[SeenRound]:
-        """Rounds in order, with all unsettled ones among them."""
+        """Rounds in order, including all unsettled ones."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,13 @@ class Staker:
     address: Address
     free: Wei
     kept: Wei = NOTHING
-    """The part of the free stake that backing a merge spares if possible: a worker needs it for its next claim."""
+    """Part of the free stake that backing a merge retains if possible: a worker needs it for its next claim."""
 
 
 def round_acts(seen: SeenJob, r: SeenRound, staker: Staker, now: Seconds) -> list[Action]:
-    """Returns the acts due about a round after its receipts: freezing and settling, which anybody may do, and the merge
-    if it is the staker's turn and its stake suffices."""
+    """Returns the acts due on a round after its receipts: freezing and settling, open to any account, and the merge if
+    it is the staker's turn and its stake suffices.
+    """
     match r.phase:
         case Phase.FREEZING:
             return [Action(ActionKind.FREEZE, r.number)]
@@ -138,8 +140,9 @@ def round_acts(seen: SeenJob, r: SeenRound, staker: Staker, now: Seconds) -> lis
 
 
 def backing_acts(seen: SeenJob, mine: Callable[[int], bool], staker: Staker) -> list[Action]:
-    """Returns the acts that back the staker's own merges where missing backing keeps the next round from starting, if
-    its stake suffices."""
+    """Returns the acts that back the staker's own merges whose insufficient backing prevents the next round, if its
+    stake suffices.
+    """
     found = views.rounds_to_back(seen.params, seen.job, leads(seen), mine, staker.free, staker.kept)
     return [Action(ActionKind.BACK, number, rounds=rounds) for number, rounds in found]
 

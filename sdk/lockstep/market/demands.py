@@ -1,8 +1,9 @@
-"""Demands for data: an account that lacks data asks, a holder answers, and an unanswered asker gets its bond back.
+"""Demands for data (availability challenges): an account that lacks data demands it, a holder answers, and an
+unanswered demand returns its bond.
 
-Workers answer for their own payloads, which pays about its gas; every account, in turn, for rows, which earns 60 % of
-the asker's bond. A row is posted in parts, one a block, each after a commitment: a copy from the mempool cannot claim
-the reward. Accounts that answer demands also end a demand for a carry that its asker leaves open.
+Workers answer demands for their own payloads, paid about their gas; any account, in turn, answers demands for rows,
+which earns 60 % of the bond. A row is posted in parts, one per block, each after a commitment, so that a copy from the
+mempool cannot claim the reward. Answering accounts also end a demand for a carry that its demander leaves open.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 DEMAND_EVENTS = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
-"""The event that a program prints after an act about a demand, by the first part of the act's outbox key."""
+"""Event that a program prints after an act on a demand, by the first part of the act's outbox key."""
 
 log = structlog.get_logger(__name__)
 
 
 class Asks:
-    """Makes one account's demands for data: each thing is demanded once, where that pays or protects."""
+    """Makes one account's demands for data, each at most once, if they pay or protect the account."""
 
     def __init__(self, contracts: Contracts, me: Address) -> None:
         self._demands = contracts.demands
         self._me = me
         self._since: dict[JobId, Seconds] = {}
-        """By job: the chain time at which a row was first seen to be missing."""
+        """For each job, the chain time at which a row was first seen to be missing."""
         self._own: dict[ClaimId, int] = {}
-        """By claim: the index, among the demands on it, of this account's own demand for its carry."""
+        """For each claim, the index of this account's own demand for its carry among the demands on it."""
 
     def row(self, job: JobId, params: JobParams, missing: RowMissing, now: Seconds) -> tuple[str, Call] | None:
         """Returns (key, transaction) of a demand for a row that the store lacks; None while no demand is to be made.
 
-        It waits for answerSeconds first, since stores may take a while to exchange data. It demands one row a job, only
-        if 30 % of the deposit exceed the bond, and never a row that was demanded before.
+        It waits for answerSeconds first, because stores may need time to exchange data. It demands one row per job,
+        only if 30 % of the deposit exceed the bond, and never a row that was demanded before.
         """
         since = self._since.setdefault(job, now)
         if now < since + params.windows.answer_seconds:
@@ -72,9 +73,8 @@ class Asks:
         """Returns (key, transaction) of a demand for a payload, while its round is Attesting; an account demands it
         once.
 
-        It names the leaves that the account knows to be wrong, otherwise a choice of leaves that differs between
-        accounts. It ignores earlier demands of others: an accomplice whose demand is answered would shield the hidden
-        leaves.
+        The demand names the leaves that the account knows to be wrong, otherwise leaves that differ between accounts.
+        Earlier demands of others are ignored: an accomplice's answered demand would shield hidden leaves.
         """
         wanted = availability.pack_wanted(lacking, claim + self._me.encode())
         return f"demand/{claim.hex()}", self._demands.unavailable(job, r, slot, wanted)
@@ -104,8 +104,8 @@ class Asks:
 def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:
     """Returns the first slot whose payload is unavailable although the receipts so far would accept it into the merge.
 
-    Without that payload nobody can continue from the merge: the demand protects against it. Slots that the receipts
-    exclude are left to `left_out`.
+    Without that payload no one could continue from the merge; the demand prevents this. `left_out` returns the slots
+    that the receipts exclude.
     """
     let_in = (s for s in _lacking(reports) if accepts(stored.named, stored.spoke, stored.receipts, s))
     return next(let_in, None)
@@ -114,8 +114,8 @@ def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:
 def left_out(reports: Mapping[int, Report], stored: Round) -> list[int]:
     """Returns the slots whose payload is unavailable and that the receipts so far exclude from the merge.
 
-    For each the round's requester pays the slot's price, which is burned, unless a demand goes unanswered: then the
-    slot's owner pays it.
+    For each of them the slot's price is burned at the requester's expense, unless a demand goes unanswered: then the
+    slot's owner pays.
     """
     return [s for s in _lacking(reports) if not accepts(stored.named, stored.spoke, stored.receipts, s)]
 
@@ -134,13 +134,13 @@ class Answers:
         self._me = me
         self._turns = Turns(me)
         self._seen: dict[Digest, tuple[int, Seconds]] = {}
-        """By demanded row: the number of leaves that others have posted, and the chain time of that count."""
+        """For each demanded row, the number of leaves that others have posted, and the chain time of that count."""
         self._inclusion: Seconds | None = None
         self._parts: dict[Digest, list[tuple[int, Call]]] = {}
-        """By row that is being posted: (end, transaction) of each part."""
+        """For each row that is being posted, the (end, transaction) of each part."""
 
     def due(self, ledger: Ledger, job_of: Callable[[JobId], Job | None], now: Seconds) -> Iterator[tuple[str, Call]]:
-        """Yields (key, transaction) of every answer that can be given, and of every own demand that nobody answered."""
+        """Yields (key, transaction) of every possible answer, and of every own unanswered demand to be settled."""
         for demand in list(ledger.demands.values()):
             if demand.asker == self._me and (due := self.own(demand, now)) is not None:
                 yield due
@@ -154,7 +154,7 @@ class Answers:
                 yield found
 
     def own(self, demand: DemandRecord, now: Seconds) -> tuple[str, Call] | None:
-        """Returns (key, transaction) of what an open demand of this account's own needs now, if anything."""
+        """Returns (key, transaction) of the next step for this account's own open demand, if any."""
         if now > demand.deadline:
             return self._end(demand)
         # INVARIANT: no hider waits for another draw of leaves: who asked keeps the first.
@@ -163,7 +163,9 @@ class Answers:
         return None
 
     def _holds_up(self, ledger: Ledger, demand: DemandRecord, now: Seconds) -> bool:
-        """Tells if another account's demand for a carry keeps a round open because its asker does not end it."""
+        """Returns True if another account's demand for a carry keeps a round open because its demander does not
+        end it.
+        """
         if demand.claim is None or now <= demand.deadline + COURTESY_SECONDS:
             return False
         # INVARIANT: no round waits for a demand whose asker does not end it: it is a game that anybody may end.
@@ -208,7 +210,7 @@ class Answers:
         return f"answer/{demand.id.hex()}/{end}", call
 
     def _may_begin(self, demand: DemandRecord, params: JobParams, posted: int, now: Seconds) -> bool:
-        """Tells if it is this account's turn to post a row of which others have posted some leaves."""
+        """Returns True if it is this account's turn to post a row of which others have posted some leaves."""
         if self._inclusion is None:
             self._inclusion = self._market.chain_times().inclusion
         window = params.windows.answer_seconds
@@ -218,7 +220,7 @@ class Answers:
             return True
         if self._seen.get(demand.id, (0, now))[0] != posted:
             self._seen[demand.id] = posted, now
-        # Who has posted some of it goes on: a turn more is its own.
+        # The account that has posted some leaves continues: it has one more turn of its own.
         turn = min(TURN_SECONDS, slack / DRAWN)
         since = self._seen[demand.id][1] + turn if posted else demand.deadline - window
         return self._turns.mine(demand.id + posted.to_bytes(8, "big"), since, now, turn=turn)
@@ -233,7 +235,7 @@ class Answers:
 
     def _payload(self, ledger: Ledger, demand: DemandRecord, job: Job) -> tuple[str, Call] | None:
         found = None if demand.claim is None else ledger.find(demand.claim)
-        # What others ask of others costs this account no reads.
+        # Demands among other accounts cost this account no reads.
         if found is None or found[2].worker != self._me:
             return None
         stored = self._demands.demand(demand.id)
@@ -246,7 +248,7 @@ class Answers:
             if behind is None:
                 return None
             record = behind[1]
-        # Every root of the last state is in the answer's proofs.
+        # The answer's proofs contain every root of the last state.
         beside = fetch_carry(job, self._store, record.payload) if job.params.role.carries else ()
         tensors = iter((*fetch_payload(job, self._store, record.payload), *beside))
         held = {k: _words(next(tensors)) for k, header in enumerate(program.output_layout) if header is not None}

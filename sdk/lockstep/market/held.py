@@ -1,4 +1,4 @@
-"""A claim as one party computed it: its steps are materialised on demand, and cached in memory and on disk."""
+"""A claim as one party computed it, whose steps are materialised on demand and cached in memory and on disk."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ claim."""
 
 
 class NotCached(Exception):
-    """A move needs data that is not in memory and takes time to compute."""
+    """Raised if a move needs data that is not in memory and takes time to compute."""
 
 
 @dataclass(eq=False)
 class HeldClaim:
     """A claim as one party computed it, with its steps materialised on demand.
 
-    States and single tensors of steps lie in a cache, and can be computed again; states for games are also on disk if
-    `states` is given. The tree of a materialised step stays in memory.
+    A cache has states and single tensors of steps, which can be recomputed; with `states`, states for games are also on
+    disk. The tree of a materialised step stays in memory.
     """
 
     run: ClaimRun
@@ -67,7 +67,7 @@ class HeldClaim:
         return () if self.run.carried is None else self.run.carried.words
 
     def step(self, t: int) -> MaterialisedStep:
-        """Returns transition t with everything that a game may ask of it, for one move."""
+        """Returns transition t, for one move, with everything that a game may request."""
         pinned = self._pinned.get(t)
         if pinned is not None:
             return pinned
@@ -76,7 +76,7 @@ class HeldClaim:
         return ShownStep(self._trees[t], self.place(t), lambda: self.whole(t))
 
     def cached(self, t: int) -> MaterialisedStep:
-        """Returns transition t as far as it is in memory; raises NotCached, now or on access, for what is not."""
+        """Returns transition t as far as it is in memory; raises NotCached, now or on access, for missing data."""
         pinned = self._pinned.get(t)
         if pinned is not None:
             return pinned
@@ -85,7 +85,7 @@ class HeldClaim:
         return ShownStep(self._trees[t], self.place(t), lambda: self._in_memory(t))
 
     def has(self, t: int) -> bool:
-        """Tells if transition t can be shown without a replay: S_{t-1} is in memory."""
+        """Returns True if transition t can be materialised without a replay: S_{t-1} is in memory."""
         return t in self._pinned or any((self, kind, t) in self.cache for kind in ("step", "state"))
 
     def whole(self, t: int) -> StepTrace:
@@ -103,7 +103,7 @@ class HeldClaim:
         step = replace(self.run.materialise(t, before), place=self.place(t))
         if t not in self._trees:
             self._trees[t] = Tree(step.program, step.graph, step.prev)
-        # Its state is the one that was kept just now, and takes no memory of its own.
+        # Its state was cached just now, and takes no memory of its own.
         self.cache.drop((self, "state", t))
         self.cache.put((self, "step", t), step, bytes_of(before, self.run.start), lambda: t in self.wanted)
         return step
@@ -117,10 +117,10 @@ class HeldClaim:
         self._pinned[t] = step
 
     def approach(self, t: int, seconds: float = inf) -> State | None:
-        """Returns the tensors of S_{t-1}, computed from the nearest kept state; None if that takes longer than
+        """Returns the tensors of S_{t-1}, computed from the nearest stored state; None if that takes longer than
         `seconds`.
 
-        The states computed in that time are kept, so that the next call continues from there.
+        Intermediate states are stored, so that the next call continues from there.
         """
         began = time.monotonic()
         k, state = self._nearest(t)
@@ -165,8 +165,9 @@ class HeldClaim:
         return state
 
     def _keep_state(self, t: int, before: State) -> None:
-        """Puts S_{t-1} on disk if states are kept there, and into the cache if a game disputes t or the disk does not
-        have it."""
+        """Stores S_{t-1} on disk if `states` is given, and in the cache if a game disputes t or the disk does not have
+        it.
+        """
         if t == 1:
             return
         on_disk = self.states is not None and self.states.save(self.run, t - 1, before)
@@ -175,7 +176,7 @@ class HeldClaim:
 
     def _put_state(self, t: int, before: State) -> None:
         if t > 1 and (self, "step", t) not in self.cache:
-            before = list(before)  # a device's memory is for what it computes
+            before = list(before)  # a device's memory is reserved for computing
             size = bytes_of(before, self.run.start)
             self.cache.put((self, "state", t), before, size, lambda: t in self.wanted)
 
@@ -190,7 +191,7 @@ class Tree:
 
 
 class InMemory:
-    """The outputs of a step's ops (`trace.Made`) when nothing may be computed: every access raises NotCached."""
+    """Outputs of a step's ops (`trace.Made`) that must not be computed: every access raises NotCached."""
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
@@ -203,8 +204,9 @@ class InMemory:
 
 
 class ShownStep:
-    """A step during one move: its tree, and tensors from the cache; the whole step is found only if a tensor is
-    missing."""
+    """A step during one move: its tree, and tensors from the cache; the whole step is recomputed only if a tensor is
+    missing.
+    """
 
     def __init__(self, tree: Tree, place: TensorCache, find: Callable[[], StepTrace]) -> None:
         self.program = tree.program
@@ -238,7 +240,7 @@ class ShownStep:
 
     @cached_property
     def _step(self) -> StepTrace:
-        # A copy: what this move asks for lives as long as it does, and no longer.
+        # A copy, so that the tensors that this move reads live exactly as long as the move.
         return replace(self._find())
 
 

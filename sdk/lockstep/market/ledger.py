@@ -1,7 +1,8 @@
 """A read model of jobs from the chain's events: rounds, claims, games, and the CIDs of their data.
 
-It is a fold over the events, repeated from the first one at every start; the logs of final blocks come from a copy on
-disk (`chain/logcache.py`). Phases and job states come from the contracts' views; the ledger has what only events show.
+The ledger is a fold over the events, repeated from the first one at every start; logs of final blocks come from a copy
+on disk (`chain/logcache.py`). Phases and job states come from the contracts' views; the ledger has the data that only
+events carry.
 """
 
 from __future__ import annotations
@@ -65,18 +66,18 @@ class ClaimRecord:
     """The CID of S_1 ‖ .. ‖ S_T; empty until witnesses have committed; None for a merge, whose outputs determine its
     trace."""
     payload_cid: Cid
-    """The payload's CID, for a merge the checkpoint's. Empty if the claimant wrote no CID: nobody can fetch it."""
+    """CID of the payload, or of a merge's checkpoint. Empty if the claimant published no valid CID."""
     claimed_at: Seconds
     """The chain time at which its challenge window began."""
     convicted: bool = False
     replaced: bool = False
     """True if another account has merged again with the same outputs, because this merge lacked backing."""
     carries: bool = False
-    """True if it starts from the carry of its worker's claim of the slot in the round before, not from zero."""
+    """True if it starts from the carry of its worker's claim for the slot in the previous round; False: from zero."""
 
     @property
     def body(self) -> Body:
-        """The roots that it claims: the trace root and both outputs."""
+        """The claimed roots: trace root and both outputs."""
         return Body(self.trace_root, StateRoot(self.out), StateRoot(self.out2))
 
     @property
@@ -86,7 +87,7 @@ class ClaimRecord:
 
     @property
     def is_merge(self) -> bool:
-        """True if it claims a merge and not a slot."""
+        """True if it is the claim of a merge."""
         return self.slot == MERGE_SLOT
 
 
@@ -97,31 +98,33 @@ class RoundLedger:
     number: int
     attempt: int
     base: StateRoot
-    """Root of the shared tensors that it starts from."""
+    """Root of the shared tensors from which it starts."""
     outer: StateRoot
     seed: Seed = UNSEALED
     sealed: int = 0
     """Block in which the seed was drawn."""
     holders: dict[int, tuple[Address, ClaimStatus]] = field(default_factory=dict)
-    """By slot: its owner and its status."""
+    """By slot: owner and status."""
     claims: dict[int, ClaimRecord] = field(default_factory=dict)
     """By slot: its revealed claim."""
     mask: int = 0
     merge_in: StateRoot | None = None
     """S_0 of the merge, once frozen."""
     merges: list[ClaimRecord] = field(default_factory=list)
-    """Merges in order, including convicted and replaced ones: the last one stands if it is neither."""
+    """Merges in order, including convicted and replaced ones; the last one is valid if it is neither."""
     missing: set[int] = field(default_factory=set)
-    """Slots whose payload, or the carry that they start from, was demanded and not posted."""
+    """Slots whose payload, or whose carry, was demanded and not posted."""
     decided_at: Seconds = NEVER
     """The chain time at which it was merged, or failed after claims were revealed."""
     phase: Phase = Phase.JOINING
-    """The phase after the last event; a phase that begins by time alone leaves no event. Claims of a FAILED round stand
-    until it is FINAL."""
+    """The phase after the last event; a phase that begins by time alone has no event.
+
+    Claims of a FAILED round remain valid until it is FINAL.
+    """
 
     @property
     def merge(self) -> ClaimRecord | None:
-        """The merge that stands."""
+        """The valid merge, if any."""
         standing = [m for m in self.merges if not (m.convicted or m.replaced)]
         return standing[-1] if standing and self.phase != Phase.FAILED else None
 
@@ -137,7 +140,7 @@ class RoundLedger:
 
     @property
     def bodies(self) -> list[Body]:
-        """The argument of `freeze`: bodies of the revealed slots that nobody has convicted, in order."""
+        """Arguments of `freeze`: bodies of the revealed slots that were not convicted, in order."""
         return [self.claims[slot].body for slot in sorted(self.claims) if not self.claims[slot].convicted]
 
     def take(self, effect: Effect, args: Mapping[str, Any]) -> None:
@@ -167,7 +170,7 @@ class RoundLedger:
         return RoundRecord(self.number, self.seed, payloads, None, Digest(bytes(32)), Digest(bytes(32)))
 
     def record(self, slots: int, merge: ClaimRecord | None = None) -> RoundRecord:
-        """Returns the record from which later rounds start: by the standing merge, or by `merge`."""
+        """Returns the record from which later rounds start: of the valid merge, or of `merge`."""
         m = merge or self.merge
         if m is None:
             return RoundRecord(self.number, self.seed, self.accepted(slots), None, Digest(bytes(32)), Digest(bytes(32)))
@@ -238,8 +241,8 @@ class JobLedger:
     def carry_behind(self, r: RoundLedger, slot: int, period: int) -> tuple[RoundLedger, ClaimRecord] | None:
         """Returns the claim whose carry a slot of `r` starts from, with its round; None if it starts from zeros.
 
-        A revealed claim states that itself; one that is still to be made takes the standing claim's carry, except in
-        rounds that `period` divides.
+        A revealed claim states this itself; a future claim takes the valid previous claim's carry, except in rounds
+        that `period` divides.
         """
         claim = r.claims.get(slot)
         if not claim.carries if claim else period == 0 or r.number % period == 0:
@@ -259,11 +262,11 @@ class JobLedger:
         return (before, behind) if claim or stands else None
 
     def all_rounds(self) -> Iterator[RoundLedger]:
-        """Yields the rounds of every attempt from a copy: a worker thread may read while the loop goes on writing."""
+        """Yields the rounds of every attempt from a copy, so that a worker thread may read while the loop writes."""
         yield from [*self.past, *self.rounds.values()]
 
     def public(self) -> Iterator[tuple[RoundLedger, ClaimRecord]]:
-        """Yields the claims that were made public, of any attempt, with their rounds; a worker thread may read them."""
+        """Yields the public claims of any attempt with their rounds; a worker thread may read them."""
         for r in self.all_rounds():
             for record in (*r.claims.values(), *r.merges):
                 yield r, record
@@ -281,7 +284,7 @@ class GameRecord:
     t: int
     """The disputed transition; 0 if the game began at the trace root."""
     verdict: Verdict = Verdict.NONE
-    """NONE while it runs."""
+    """The verdict; NONE while the game runs."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +306,7 @@ class DemandRecord:
     id: Digest
     job: JobId
     claim: ClaimId | None
-    """The claim whose payload or carry is demanded; None if a dataset row is."""
+    """The claim whose payload or carry is demanded; None for a dataset row."""
     row: int
     asker: Address
     deadline: Seconds
@@ -311,7 +314,7 @@ class DemandRecord:
 
 @dataclass
 class Ledger:
-    """The state that follows from the events; `apply` takes each, in order."""
+    """The state derived from the events; `apply` processes each event, in order."""
 
     jobs: dict[JobId, JobLedger] = field(default_factory=dict)
     nodes: dict[Address, bytes] = field(default_factory=dict)
@@ -364,8 +367,9 @@ class Ledger:
         return frozenset(self.places[claim][0] for claim in claims if claim in self.places)
 
     def place(self, me: Address, others: frozenset[Address]) -> int:
-        """Returns the index of `me` among the registered nodes without `others`; it determines the slot that `me` tries
-        first."""
+        """Returns the index of `me` among the registered nodes except `others`; it determines the slot that `me` tries
+        first.
+        """
         order = [a for a in self.nodes if a not in others]
         return order.index(me) if me in order else len(order)
 
@@ -389,7 +393,9 @@ class Ledger:
         return frozenset() if found is None else frozenset(owner for owner, _ in found[1].holders.values())
 
     def awaited(self, claim: ClaimId) -> ClaimRecord | None:
-        """Returns a claim if its round waits for the games and demands on it: it stands, and its round is not final."""
+        """Returns a claim if its round waits for the games and demands on it: the claim is valid and its round not
+        final.
+        """
         found = self.find(claim)
         if found is None or found[2].convicted or found[2].replaced or found[1].phase == Phase.FINAL:
             return None
@@ -460,7 +466,7 @@ def _of_round(ledger: Ledger, job: JobLedger, e: Any, at: Event) -> None:
         case events.Carried():
             r.claims[e.slot] = replace(r.claims[e.slot], carries=True)
         case events.Frozen():
-            # What is open at the freeze is so in vain: before its deadline nothing is frozen.
+            # A demand that is open at the freeze stays unanswered: nothing is frozen before its deadline.
             asked = {d.claim for d in ledger.demands.values()}
             r.missing |= {slot for slot, claim in r.claims.items() if claim.id in asked}
         case events.Merged():
@@ -476,7 +482,7 @@ def _of_round(ledger: Ledger, job: JobLedger, e: Any, at: Event) -> None:
             r.decided_at = at.time if r.claims else NEVER
         case events.Convicted() if e.slot == MERGE_SLOT:
             r.merges = [replace(m, convicted=True) if m.id == e.claim else m for m in r.merges]
-            # Nothing stands any more on a merge of a round that is void.
+            # Nothing is based any more on a merge of a void round.
             if r.phase is Phase.LEAD:
                 job.attempt += 1
                 r.decided_at, r.phase = NEVER, Phase.MERGING
@@ -539,7 +545,7 @@ def _of_demands(ledger: Ledger, e: events.Logged, _: Event) -> None:
             if e.status != Status.MISSING or ended is None or ended.claim is None:
                 return
             found = ledger.find(ended.claim)
-            # A carry that is given up after the freeze changes nothing there any more.
+            # A carry that is lost after the freeze no longer changes the round.
             if found is not None and found[1].merge_in is None:
                 found[1].missing.add(found[2].slot)
 
@@ -568,7 +574,7 @@ class Watcher:
         self._cursor = reader.start()
         self._told: set[tuple[int, int]] = set()
         self._fresh: list[Event] = []
-        """Events that were applied and not yet returned, so that a failing poll loses none."""
+        """Events applied and not yet returned, so that a failing poll loses none."""
         self.ledger = Ledger()
 
     @property
@@ -592,7 +598,7 @@ class Watcher:
                 return fresh
 
     def _apply(self, event: Event) -> None:
-        """Applies one event; an event that does not follow from those before it is logged once and skipped."""
+        """Applies one event; an event that contradicts earlier ones is logged once and skipped."""
         # INVARIANT: no event ends a process that reads the chain.
         try:
             self.ledger.apply(event)

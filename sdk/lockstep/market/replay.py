@@ -1,8 +1,8 @@
-"""Replaying a claim from public data: its base and payloads by CID, every state root against the published trace.
+"""Replays a claim from public data: base and payloads by CID, every state root compared with the published trace.
 
     inputs -> own S_0 -> S_1 .. S_T, stopped at the first that differs -> Replay
 
-A verifier audits every claim with it, `lockstep replay` one; neither is told who lies. Nothing here talks to a chain.
+A verifier audits every claim with it, `lockstep replay` a single one. The module does not access a chain.
 """
 
 from __future__ import annotations
@@ -60,11 +60,13 @@ if TYPE_CHECKING:
 ROOT_BYTES = 32
 
 UNAVAILABLE = (BlobMissing, Unreachable, Mismatch)
-"""Errors of `PublicData.run_of` and `audit` when public data is unavailable: they decide neither way."""
+"""Errors of `PublicData.run_of` and `audit` for unavailable public data, which decide neither way."""
 
 
 UNDECIDED = (*UNAVAILABLE, Crashed)
-"""Errors that decide neither way when a user requests the replay: also that a job's Programs kill their process."""
+"""Errors that decide neither way when a user requests the replay; they include that a job's Programs kill their
+process.
+"""
 
 
 def undecided(error: LockstepError) -> Inconclusive:
@@ -107,16 +109,16 @@ class Replay:
     held: HeldClaim
     """The claim as replayed. After t its trace continues with the published roots, which are unverified."""
     published: tuple[StateRoot, ...] | None
-    """S_1 .. S_T as claimed; None if no list that hashes to the trace root is available."""
+    """S_1 .. S_T as claimed; None if no list with the claim's trace root is available."""
     final: State | None = field(default=None, repr=False)
     """The tensors of S_T, if the replay reached them."""
 
 
 class PublicData:
-    """A job's checkpoints and payloads: fetched and checked, or computed again."""
+    """A job's checkpoints and payloads, fetched and checked, or recomputed."""
 
     def __init__(self, job: Job, store: ContentStore, cache: MemoryCache | None = None) -> None:
-        """`cache` holds checkpoints and payloads for the next claims."""
+        """`cache` stores checkpoints and payloads for further claims."""
         self.job = job
         self.store = store
         self._cache = MemoryCache() if cache is None else cache
@@ -286,7 +288,7 @@ def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -
     except Unreachable:
         raise
     except LockstepError:
-        # Missing, damaged, too long, or no CID at all: whatever the claimant wrote there is no list.
+        # Missing, damaged, too long, or an invalid CID: the claimant has published no list.
         return None
     roots = tuple(StateRoot(data[i : i + ROOT_BYTES]) for i in range(0, len(data), ROOT_BYTES))
     # INVARIANT: a list that does not hash to the claim's trace root is no list.
@@ -311,7 +313,7 @@ def audit(
         told(t, root)
         if published is not None and own[-1] != published[t - 1]:
             held = hold(run, [*own, *published[t:]])
-            # The step is computed once more to be shown: what it led to makes room.
+            # The step is recomputed to be materialised, so the state after it is freed.
             replay.close()
             del after
             held.hold(t, state)

@@ -1,5 +1,6 @@
-"""Claims as workers sign them off chain (docs/protocol.md, section 4), and the contradictions that two of them
-prove."""
+"""Claims signed off chain by workers (docs/protocol.md, section 4), and proofs that two of them contradict each
+other.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _SIGNED = table(
     {"claim": _CLAIM, "worker": account, "signature": hexes(65)},
     {"trace_cid": text(128), "payload_cid": text(128)},
 )
-"""The form of an announcement; its fields beside the claim are not signed."""
+"""Reader of an announcement; its fields besides the claim are not signed."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class SignedClaim:
 
     @staticmethod
     def parse(fields: object) -> SignedClaim:
-        """Parses {"claim": {..}, "worker", "signature"} with 0x-hex values; raises Mismatch if it has another form."""
+        """Parses {"claim": {..}, "worker", "signature"} with 0x-hex values. Raises Mismatch for another form."""
         with refusing(Mismatch, "a signed claim", hint="see ClaimIn in /openapi.json"):
             given = _SIGNED(fields, "the signed claim")
         claim = given["claim"]
@@ -65,13 +66,13 @@ class SignedClaim:
         message = typed_data(chain_id, market, self.said, self.body, self.seed, self.base)
         try:
             return Address(Account.recover_message(encode_typed_data(full_message=message), signature=self.signature))
-        except Exception as error:  # eth-keys raises several unrelated families for bytes that are no signature
+        except Exception as error:  # eth-keys raises several unrelated exception types for invalid signatures
             raise Mismatch(
                 f"the claim's signature is invalid: {error}", hint="send 65 bytes r ‖ s ‖ v over the EIP-712 claim"
             ) from error
 
     def contradicts(self, other: SignedClaim) -> bool:
-        """Returns True if both claim different results of the same work, which `equivocate` convicts."""
+        """Returns True if both claim different results of the same work, for which `equivocate` convicts the worker."""
         same = self.work() == other.work()
         return same and (self.body, self.said.transitions) != (other.body, other.said.transitions)
 

@@ -1,11 +1,11 @@
-"""Turns among accounts that may all do a thing that has to be done once: a second one would pay gas for nothing.
+"""Assigns turns among accounts for an act that is needed once: a second transaction would waste gas.
 
     turns.mine(subject, since, now)             # True once it is this account's turn
     turns.mine(subject, since, now, known)      # `known` come first
 
-Accounts know at most a round's owners of one another. These stand in a line, ordered by keccak(subject, account);
-behind them every other account draws a place by the same hash. A turn is long enough that the next in line sees the
-transaction of the one before.
+Accounts know at most the owners of a round's slots. These come first, ordered by keccak(subject, account); every other
+account draws a later place by the same hash. A turn is long enough for the next account to see the transaction of the
+previous one.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Address, Seconds
 
 COURTESY_SECONDS = Seconds(30)
-"""Chain seconds after a deadline that are left to the accounts directly concerned."""
+"""Chain seconds after a deadline that are reserved for the accounts directly concerned."""
 TURN_SECONDS = 24.0
-"""Chain seconds of a turn, two blocks of twelve seconds: one to send a transaction, one for the next in line to see
-it."""
+"""Chain seconds of a turn: two blocks of twelve seconds, one to send a transaction and one for the next account to see
+it.
+"""
 DRAWN = 32
-"""Number of places from which accounts draw: of sixteen at once, one or two draw the first place that is taken."""
+"""Number of places from which accounts draw: of sixteen accounts, one or two draw the first occupied place."""
 SLACK_SHARE = 0.5
-"""The largest share of the available time that waiting for turns may take."""
+"""Largest share of the available time spent waiting for turns."""
 KEPT = 4096
-"""Number of subjects whose first poll is remembered."""
+"""Most subjects whose first poll is remembered."""
 
 
 def place_of(subject: bytes, me: Address, known: Collection[Address] = ()) -> int:
-    """Returns an account's place in line for a subject, from 0."""
+    """Returns an account's place in the order for a subject, from 0."""
     line = sorted(known, key=lambda account: keccak(subject + account.encode()))
     if me in line:
         return line.index(me)
@@ -44,17 +45,17 @@ class Turns:
         self._me = me
         self._clock = clock
         self._seen: dict[bytes, tuple[float, Seconds]] = {}
-        """By subject: the machine time and the chain time of its first poll."""
+        """For each subject, the machine time and the chain time of its first poll."""
 
     def mine(
         self, subject: bytes, since: float | None, now: Seconds, known: Collection[Address] = (),
         turn: float = TURN_SECONDS,
     ) -> bool:  # fmt: skip
-        """Tells if it is this account's turn with a thing that has been possible `since` that chain time; None: since
-        its first poll.
+        """Returns True if it is this account's turn for an act that has been possible since the chain time `since`;
+        None: since its first poll.
 
-        A chain whose time stands still until somebody sends a transaction would give nobody a turn, so this machine's
-        time counts as well.
+        On a chain whose time advances only with transactions no account would get a turn, so this machine's time counts
+        as well.
         """
         wait = turn * place_of(subject, self._me, known)
         while len(self._seen) > KEPT:

@@ -1,1 +1,1 @@
-"""Programs: exact arithmetic that every machine and the chain agree on."""
+"""Executes Programs in exact arithmetic, with the same bits on every machine and on chain."""

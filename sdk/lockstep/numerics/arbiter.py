@@ -1,6 +1,7 @@
-"""The Arbiter in Python: verified openings, then the reference; twin of contracts/Arbiter.sol.
+"""Python twin of contracts/Arbiter.sol: verifies openings, then executes the reference.
 
-A challenger runs it before it pays for a transaction; the game's twin runs it in the place of the chain.
+A challenger runs this twin before it pays for a transaction; the twin of the dispute game uses it in place of the
+chain.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class ReferenceArbiter:
         openings: tuple[Opening, ...],
         staged: int = 0,
     ) -> int:
-        """The word of flat element `element`; for a fold of more than 256 terms, of its chunk `chunk`."""
+        """Returns the word of flat element `element`; for a fold of more than 256 terms, the word of its chunk
+        `chunk`.
+        """
         decoded = Op.decode(descriptor)
         opened = OpenedOperands(statement, op, decoded, element, chunk, openings, staged)
         rows = reference.Rows(
@@ -48,10 +51,10 @@ class ReferenceArbiter:
         openings: tuple[Opening, ...],
         staged: int = 0,
     ) -> int:
-        """Adds the words of a map's next tensor operands to those staged before."""
+        """Adds the words of a map's next tensor operands to those staged before; returns the new `staged` value."""
         return stage(statement, op, Op.decode(descriptor), element, openings, staged)
 
     def combine(self, mode: int, words: bytes) -> int:
-        """The word that a fold's posted partials make: at most 512, first by 256."""
+        """Combines a fold's posted partials, at most 512, into one word; first by 256."""
         partials = struct.unpack(f">{len(words) // 4}I", words)
         return reference.combine(mode, partials) if len(partials) <= CHUNK else reference.joined(mode, partials)

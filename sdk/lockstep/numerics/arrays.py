@@ -1,4 +1,4 @@
-"""A Program's inputs and outputs as numpy arrays: a step's context, tensors and their bytes, constants."""
+"""Converts a Program's inputs and outputs to numpy arrays: step context, tensors and their bytes, constants."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lockstep.protocol.programs.program import F32, I32, Const
 Array: TypeAlias = npt.NDArray[Any]
 
 DTYPES: dict[int, np.dtype[Any]] = {F32: np.dtype("<f4"), I32: np.dtype("<i4")}
-"""numpy's name of each dtype of a Program."""
+"""Maps each dtype of a Program to numpy's dtype."""
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """The inputs of a step beside its state: seed, round, slot and t."""
+    """Inputs of a step besides its state: seed, round, slot and t."""
 
     seed: bytes
     """32 bytes: the round's randomness."""
@@ -37,12 +37,12 @@ class StepContext:
 
     @property
     def words(self) -> tuple[int, int, int]:
-        """The words that a view of tag CONTEXT reads: round, slot, t."""
+        """The words that a view with tag CONTEXT reads: round, slot, t."""
         return self.round, self.slot, self.t
 
 
 def to_array(header: TensorHeader, data: bytes | memoryview) -> Array:
-    """A tensor's committed bytes as a read-only array of its shape."""
+    """Decodes a tensor's committed bytes as a read-only array of its shape."""
     if len(data) != 4 * header.elements:
         raise PayloadInvalid(
             f"a tensor of shape {header.shape} has {len(data)} bytes", hint=f"give {4 * header.elements} bytes"
@@ -51,7 +51,9 @@ def to_array(header: TensorHeader, data: bytes | memoryview) -> Array:
 
 
 def is_frozen(array: Array) -> bool:
-    """Returns True if the array's memory is read-only, both through it and through the objects that it is a view of."""
+    """Returns True if the array's memory cannot be written, neither through the array nor through the arrays that it is
+    a view of.
+    """
     owner: object = array
     while isinstance(owner, np.ndarray):
         if owner.flags.writeable:
@@ -61,12 +63,12 @@ def is_frozen(array: Array) -> bool:
 
 
 def to_bytes(array: Array) -> bytes:
-    """The committed bytes of a tensor: little-endian words, row-major."""
+    """Encodes a tensor as its committed bytes: little-endian words, row-major."""
     return np.ascontiguousarray(array).tobytes()
 
 
 def const(array: Array) -> Const:
-    """A constant table of a Program from a float32 or int32 array."""
+    """Converts a float32 or int32 array to a constant table of a Program."""
     for dtype, name in DTYPES.items():
         if array.dtype == name:
             return Const(TensorHeader(dtype, array.shape), to_bytes(array))

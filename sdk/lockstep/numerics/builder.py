@@ -1,6 +1,6 @@
-"""Writing a Program by hand: tensors as handles with views, one method per kind of op.
+"""Builds Programs without torch: tensors are handles with views, and each kind of op has a method.
 
-The tracer writes Programs of models; this writes the small ones - merges, encodings, tests - without torch.
+The tracer writes the Programs of models. This builder serves small ones: merges, encodings, tests.
 
     >>> b = ProgramBuilder([(F32, 6)])
     >>> x = b.input(0).reshape(2, 3)
@@ -57,11 +57,11 @@ class Tensor:
         return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
 
     def permute(self, *axes: int) -> Tensor:
-        """The axes in another order."""
+        """Permutes the axes."""
         return self._with([self.shape[a] for a in axes], [self.strides[a] for a in axes])
 
     def expand(self, *shape: int) -> Tensor:
-        """Broadcast: axes are added in front, extents of 1 repeat."""
+        """Broadcasts: axes are added in front, extents of 1 repeat."""
         lead = len(shape) - len(self.shape)
         strides = [0] * lead + [
             0 if own == 1 and wanted != 1 else s
@@ -72,18 +72,18 @@ class Tensor:
         return self._with(shape, strides)
 
     def unsqueeze(self, axis: int) -> Tensor:
-        """An axis of extent 1 before `axis`."""
+        """Inserts an axis of extent 1 before `axis`."""
         return self._with((*self.shape[:axis], 1, *self.shape[axis:]), (*self.strides[:axis], 0, *self.strides[axis:]))
 
     def slice(self, axis: int, start: int, stop: int, step: int = 1) -> Tensor:
-        """Coordinates start, start + step, ... before `stop` along `axis`."""
+        """Selects coordinates start, start + step, ... before `stop` along `axis`."""
         shape, strides = list(self.shape), list(self.strides)
         shape[axis] = -(-(stop - start) // step)
         strides[axis] *= step
         return self._with(shape, strides, self.offset + start * self.strides[axis])
 
     def reshape(self, *shape: int) -> Tensor:
-        """The same elements in row-major order; of a contiguous view only."""
+        """Reshapes in row-major order. Raises ProgramInvalid unless the view is contiguous."""
         if self.strides != row_major(self.shape):
             raise ProgramInvalid("a strided view cannot be reshaped", hint="copy it with a map first")
         if _product(shape) != _product(self.shape):
@@ -91,43 +91,43 @@ class Tensor:
         return self._with(shape, row_major(shape))
 
     def view(self) -> View:
-        """This tensor as an operand, its axes unchanged."""
+        """Converts this tensor to an operand with the same axes."""
         return View(self.tag, self.index, self.offset, self.strides)
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """Small integers in the place of a tensor's values along its last axis, k: an operand of `ProgramBuilder.qdot`."""
+    """A tensor quantised to small integers along its last axis k: an operand of `ProgramBuilder.qdot`."""
 
     codes: Tensor
-    """i32 (..., groups x words): four codes a word, k padded to whole groups with the code 0."""
+    """i32 (..., groups x words): four codes per word; k is padded to whole groups with the code 0."""
     scales: Tensor
-    """f32 (..., groups)."""
+    """f32 (..., groups): one scale per group."""
     words: int
-    """Words of codes in a group."""
+    """Number of words of codes in a group."""
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """The axes before k."""
+        """Extents of the axes before k."""
         return self.scales.shape[:-1]
 
     @property
     def groups(self) -> int:
-        """Groups along k."""
+        """Number of groups along k."""
         return self.scales.shape[-1]
 
     def unsqueeze(self, axis: int) -> Quantised:
-        """An axis of extent 1 before `axis`."""
+        """Inserts an axis of extent 1 before `axis`."""
         return replace(self, codes=self.codes.unsqueeze(axis), scales=self.scales.unsqueeze(axis))
 
     def permute(self, *axes: int) -> Quantised:
-        """The axes before k in another order."""
+        """Permutes the axes before k."""
         k = len(axes)
         return replace(self, codes=self.codes.permute(*axes, k), scales=self.scales.permute(*axes, k))
 
 
 class Expression:
-    """A map's instructions under construction: one method per opcode, registers as values.
+    """A map's instructions under construction: each opcode is a method, and values are register numbers.
 
     `e.fadd(x, y)` appends FADD and returns its register; `e.f32(0.5)` and `e.i32(7)` are immediates.
     """
@@ -137,11 +137,11 @@ class Expression:
         self.instrs: list[Instr] = []
 
     def imm(self, word: int) -> int:
-        """A 32-bit immediate."""
+        """Adds a 32-bit immediate; returns its register."""
         return self._append(Instr(Opcode.IMM, imm=word & 0xFFFFFFFF))
 
     def f32(self, value: float) -> int:
-        """A float immediate, rounded once."""
+        """Adds a float immediate, rounded once; returns its register."""
         return self.imm(int.from_bytes(struct.pack("<f", value), "little"))
 
     def i32(self, value: int) -> int:
@@ -149,7 +149,7 @@ class Expression:
         return self.imm(value)
 
     def apply(self, op: Opcode, *registers: int) -> int:
-        """Any opcode on as many registers as it reads."""
+        """Appends an opcode with as many registers as it reads; returns the result's register."""
         if op == Opcode.IMM or len(registers) != ARITY[op]:
             raise ProgramInvalid(f"{op.name} of {len(registers)} registers", hint=f"it reads {ARITY[op]}")
         return self._append(Instr(op, *registers))
@@ -168,8 +168,11 @@ class Expression:
 
 @dataclass
 class ProgramBuilder:
-    """A Program under construction. `inputs` are the input state's (dtype, elements), elements None for a scalar, an
-    entry None for EMPTY; they are padded with EMPTY to a power of two."""
+    """A Program under construction.
+
+    `inputs` lists the input state's (dtype, elements): elements is None for a scalar, a whole entry None for EMPTY. The
+    list is padded with EMPTY to a power of two.
+    """
 
     entries: Sequence[tuple[int, int | None] | None] = ()
     ops: list[Op] = field(default_factory=list)
@@ -179,7 +182,7 @@ class ProgramBuilder:
     # --- leaves -------------------------------------------------------------------------------------------------
 
     def input(self, k: int) -> Tensor:
-        """Entry k of the input state."""
+        """Returns entry k of the input state."""
         entry = self.entries[k]
         if entry is None:
             raise ProgramInvalid(f"input {k} is EMPTY", hint="read an entry that the state has")
@@ -188,7 +191,7 @@ class ProgramBuilder:
         return Tensor(dtype, shape, Tag.STATE, k, 0, row_major(shape))
 
     def const(self, array: npt.NDArray[Any]) -> Tensor:
-        """A constant table (float32 or int32); equal tables are one."""
+        """Adds a constant table (float32 or int32); equal tables are stored once."""
         table = const(array)
         if table not in self.consts:
             self.consts.append(table)
@@ -196,17 +199,17 @@ class ProgramBuilder:
         return Tensor(table.header.dtype, shape, Tag.CONST, self.consts.index(table), 0, row_major(shape))
 
     def iota(self, shape: Sequence[int], axis: int, start: int = 0, step: int = 1) -> Tensor:
-        """i32: start + step x coordinate along `axis`."""
+        """Returns i32 coordinates: start + step x coordinate along `axis`."""
         strides = tuple(step if a == axis else 0 for a in range(len(shape)))
         return Tensor(I32, tuple(shape), Tag.IOTA, 0, start, strides)
 
     def word(self, shape: Sequence[int], word: int, dtype: int = I32) -> Tensor:
-        """A 32-bit word wherever it is read."""
+        """Returns a tensor with the same 32-bit word everywhere."""
         signed = word - (1 << 32) if word >= 1 << 31 else word
         return Tensor(dtype, tuple(shape), Tag.IOTA, 0, signed, (0,) * len(shape))
 
     def context(self, word: int) -> Tensor:
-        """i32 scalar: 0 round, 1 slot, 2 t."""
+        """Returns a word of the step's context as an i32 scalar: 0 is the round, 1 the slot, 2 the step t."""
         return Tensor(I32, (), Tag.CONTEXT, 0, word, ())
 
     # --- ops ----------------------------------------------------------------------------------------------------
@@ -234,7 +237,9 @@ class ProgramBuilder:
         return self._append(Op(Kind.MAP, dtype, extents, views, instrs=tuple(instrs)), name)
 
     def dot(self, a: Tensor, b: Tensor, name: str = "") -> Tensor:
-        """sum_k fma(a, b) over the last axis of both, the others broadcast: (..., K) x (..., K) -> (...)."""
+        """Adds a dot product over the last axis of both, sum_k fma(a, b); the other axes broadcast: (..., K) x (..., K)
+        -> (...).
+        """
         extents = _broadcast(a.shape[:-1], b.shape[:-1])
         k = a.shape[-1]
         if k != b.shape[-1]:
@@ -245,9 +250,10 @@ class ProgramBuilder:
     def quant(
         self, x: Tensor, words: int = MAX_GROUP_WORDS, stream: int = 0, power: bool = False, name: str = ""
     ) -> Quantised:
-        """Codes and scales of x (f32, contiguous along its last axis), in groups of 4 x `words` values.
+        """Quantises x (f32, contiguous along its last axis) to codes and scales, in groups of 4 x `words` values.
 
-        `stream`, from 2^31 on, rounds stochastically; `power` takes powers of two as scales.
+        A `stream` of 2^31 or more selects stochastic rounding with that random stream; `power` restricts scales to
+        powers of two.
         """
         codes, scales = (Quant.CODES_POWER, Quant.SCALES_POWER) if power else (Quant.CODES, Quant.SCALES)
         name = name or f"quant_{len(self.ops)}"
@@ -258,7 +264,9 @@ class ProgramBuilder:
         )
 
     def qdot(self, a: Quantised, b: Quantised, name: str = "") -> Tensor:
-        """sum_k a b over the codes of both, the axes before k broadcast: exact in a group, f32 between groups."""
+        """Adds a quantised dot product over k, exact within a group and f32 between groups; the axes before k
+        broadcast.
+        """
         if (a.groups, a.words) != (b.groups, b.words):
             raise ProgramInvalid(
                 f"a qdot of {a.groups} x {a.words} and {b.groups} x {b.words} words", hint="both have the same groups"
@@ -271,19 +279,21 @@ class ProgramBuilder:
         return self._append(op, name)
 
     def sum(self, a: Tensor, name: str = "") -> Tensor:
-        """The sum over the last axis; f32, or wrapping for i32."""
+        """Adds a sum over the last axis: f32, or wrapping i32."""
         return self._reduce(Fold.SUM if a.dtype == F32 else Fold.ISUM, a, name)
 
     def max(self, a: Tensor, name: str = "") -> Tensor:
-        """The maximum over the last axis."""
+        """Adds a maximum over the last axis."""
         return self._reduce(Fold.MAX, a, name)
 
     def min(self, a: Tensor, name: str = "") -> Tensor:
-        """The minimum over the last axis."""
+        """Adds a minimum over the last axis."""
         return self._reduce(Fold.MIN, a, name)
 
     def gather(self, index: Tensor, table: Tensor, axis: int = 0, name: str = "") -> Tensor:
-        """table[index] along `axis`: shape index.shape + the table's other axes; outside of the table +0."""
+        """Adds a gather table[index] along `axis`, of shape index.shape + the table's other axes; +0 outside of the
+        table.
+        """
         rest = tuple(e for a, e in enumerate(table.shape) if a != axis)
         strides = tuple(s for a, s in enumerate(table.strides) if a != axis)
         extents = (*index.shape, *rest)
@@ -295,13 +305,13 @@ class ProgramBuilder:
         return self._append(op, name)
 
     def pick(self, index: Tensor, table: Tensor, name: str = "") -> Tensor:
-        """table[..., index[...]]: one element of each row of the last axis."""
+        """Adds a gather of one element per row of the last axis: table[..., index[...]]."""
         views = (index.view(), View(table.tag, table.index, table.offset, table.strides[:-1]))
         op = Op(Kind.GATHER, table.dtype, index.shape, views, p0=table.shape[-1], p1=table.strides[-1])
         return self._append(op, name)
 
     def concat(self, parts: Sequence[Tensor], axis: int = 0, name: str = "") -> Tensor:
-        """The parts one after the other along `axis`."""
+        """Adds a concatenation along `axis`."""
         extents = list(parts[0].shape)
         extents[axis] = sum(p.shape[axis] for p in parts)
         op = Op(
@@ -311,17 +321,19 @@ class ProgramBuilder:
         return self._append(op, name)
 
     def random(self, extents: Sequence[int], stream: int = 0, name: str = "") -> Tensor:
-        """Philox words (i32)."""
+        """Adds an op that gives Philox words (i32) of a random stream."""
         return self._append(Op(Kind.RANDOM, I32, tuple(extents), (), p0=stream), name)
 
     def draw(self, rows: int, length: int, first: int = 0, name: str = "") -> Tensor:
-        """Rows of the dataset, drawn by keccak (i32)."""
+        """Adds an op that reads dataset rows (i32), sampled by keccak."""
         return self._append(Op(Kind.DRAW, I32, (rows, length), (), p0=first), name)
 
     # --- the end ------------------------------------------------------------------------------------------------
 
     def finish(self, outputs: Sequence[Tensor | None]) -> Program:
-        """The Program whose output state is `outputs`: whole op outputs or inputs, None = EMPTY; padded with EMPTY."""
+        """Returns the Program with the output state `outputs`: whole op outputs or inputs, None for EMPTY, padded with
+        EMPTY.
+        """
         inputs = [None if e is None else TensorHeader(e[0], () if e[1] is None else (e[1],)) for e in self.entries]
         aliases = [Alias(Alias.EMPTY_KIND) if t is None else self._alias(t) for t in outputs]
         return Program(
@@ -363,7 +375,7 @@ class ProgramBuilder:
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a contiguous tensor."""
+    """Returns the strides of a contiguous tensor."""
     strides, stride = [], 1
     for extent in reversed(shape):
         strides.append(stride)

@@ -1,4 +1,4 @@
-"""The kernels that compute on this machine's processor: the compiled ones, or numpy where nothing was built."""
+"""Selects the processor's kernels: the compiled ones, or numpy where they were not built."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ else:
 __all__ = ["COMPILED", "build_name", "kernels"]
 
 COMPILED: bool = kernels.__name__.endswith("_native")
-"""The extension is there; without it the bits are the same and take some hundred times as long."""
+"""True if the compiled extension is present; without it the bits are equal, but computing takes some hundred times as
+long.
+"""
 
 
 @cache
 def build_name() -> str:
     """Returns the name of this build: the package's version, and a digest of all that computes, kernels included.
 
-    Two processes with one name compute with the same code.
+    Two processes with equal names run the same code.
     """
     digest, folder = sha256(), Path(__file__).parent
     sources = sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    # An editable install has its compiled kernels elsewhere.
+    # An editable install has its compiled kernels outside of this folder.
     for file in (*sources, Path(kernels.__file__ or __file__)):
         digest.update(f"{file.name} {file.stat().st_size}\n".encode())
         digest.update(file.read_bytes())

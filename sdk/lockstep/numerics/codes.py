@@ -1,7 +1,8 @@
-"""Small integer codes of floats, and exact sums of their products, in Python integers (docs/protocol.md, section 2).
+"""Quantises floats to small integer codes and sums their products exactly, in Python integers (docs/protocol.md,
+section 2).
 
-A group is 4w values with one scale. `scale_of` is the whole rule of the scale; the C++, CUDA and Solidity forms have
-one function of that name each.
+A group is 4w values with one scale. `scale_of` defines the scale; C++, CUDA and Solidity each have a function of that
+name.
 
     >>> scale_of(0x42FE0000, power=False)           # 127.0: the scale is 1, and so is its inverse
     (1065353216, 1065353216)
@@ -16,17 +17,18 @@ from collections.abc import Sequence
 from lockstep.numerics import scalar
 
 LARGEST = 127
-"""The largest code that a quant gives; foreign words may hold -128."""
+"""Largest code that quantisation gives; words of a foreign state may hold -128."""
 TINY = 0x0D800000
-"""2^-100: a group whose greatest magnitude is less has the codes 0 and the scale +0, so every inverse is finite."""
+"""2^-100: a group whose greatest magnitude is below gets codes 0 and scale +0, so that every inverse is finite."""
 _127 = 0x42FE0000
 _2_16 = 0x47800000
 
 
 def scale_of(a: int, power: bool) -> tuple[int, int]:
-    """(scale, its inverse) of a group of greatest magnitude a: 2^(e - 6) for a in [2^e, 2^(e+1)), or a / 127 rounded.
+    """Returns (scale, inverse) for a group of greatest magnitude a: 2^(e - 6) for a in [2^e, 2^(e+1)) if `power`, else
+    a / 127 rounded.
 
-    The inverse is +0 where all codes are 0: below TINY, and with the scale NaN if a is infinite or NaN.
+    The inverse is +0 where all codes are 0: for a below TINY, and, with scale NaN, for an infinite or NaN a.
     """
     if a >= scalar.INFINITY:
         return scalar.NAN, 0
@@ -39,7 +41,9 @@ def scale_of(a: int, power: bool) -> tuple[int, int]:
 
 
 def code_of(x: int, inverse: int, random: int | None) -> int:
-    """The code of one value: x * inverse rounded to nearest even, or with 16 random bits down or up; within +-127."""
+    """Returns the code of one value: x * inverse, rounded to nearest even, or stochastically with 16 random bits;
+    within +-127.
+    """
     if inverse == 0:
         return 0
     scaled = scalar.fmul(x, inverse)
@@ -51,7 +55,7 @@ def code_of(x: int, inverse: int, random: int | None) -> int:
 
 
 def magnitude(words: Sequence[int]) -> int:
-    """max |x| as a word; a NaN counts as greater than infinity."""
+    """Returns max |x| as a word; NaN counts as greater than infinity."""
     return max(word & ~scalar.SIGN for word in words)
 
 
@@ -61,12 +65,14 @@ def packed(codes: Sequence[int]) -> int:
 
 
 def unpacked(word: int) -> list[int]:
-    """The four codes of a word, -128 to 127."""
+    """Unpacks the four codes of a word, -128 to 127."""
     return [((word >> 8 * j & 0xFF) ^ 0x80) - 0x80 for j in range(4)]
 
 
 def group_product(a: Sequence[int], b: Sequence[int], scale_a: int, scale_b: int) -> int:
-    """One group of a qdot: I2F(S) * (scale_a * scale_b), where S is the exact sum of the products of the codes."""
+    """Returns the term of one group in a qdot: I2F(S) * (scale_a * scale_b), where S is the exact sum of products of
+    codes.
+    """
     total = sum(x * y for u, v in zip(a, b, strict=True) for x, y in zip(unpacked(u), unpacked(v), strict=True))
     return scalar.fmul(scalar.i2f(total & scalar.MASK), scalar.fmul(scale_a, scale_b))
 

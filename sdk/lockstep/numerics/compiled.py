@@ -1,8 +1,8 @@
-"""Compiled code on disk: made once per user and machine, found again by the hash of everything that made it.
+"""Caches compiled code on disk, once per user and machine, under the hash of all inputs of the compilation.
 
-The cache is a directory of mode 0700; a file in it is taken only if it is the user's own and ends with its digest.
-Shared objects of the processor's loops and of the emulated device, and the machine code of CUDA devices, lie there.
-`LOCKSTEP_CACHE` names another directory.
+The cache is a directory of mode 0700. A file in it is used only if the user owns it and its trailing digest is right.
+It holds shared objects (the processor's loops, the emulated device) and machine code of CUDA devices. `LOCKSTEP_CACHE`
+names another directory.
 """
 
 from __future__ import annotations
@@ -22,44 +22,48 @@ from lockstep.base.settings import cache_directory
 from lockstep.protocol.errors import DoctorError
 
 KEPT = 256
-"""Files in the cache; those unused for longest go first."""
+"""Most files in the cache; the least recently used are removed first."""
 KEPT_BYTES = 512 << 20
-"""Bytes of all files together."""
+"""Most bytes of all files together."""
 DIGEST = 32
 LOCKS = 16
-"""Locks, one for each class of keys: two entries that differ are mostly made side by side."""
+"""Number of lock files, one per class of keys: different entries are mostly compiled in parallel."""
 
 Make = Callable[[Path], Path]
-"""Makes the code in a folder that is its own; returns the file."""
+"""Compiles code in the given empty folder; returns the file."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One place in the cache."""
+    """One entry of the cache."""
 
     key: bytes
     """32 bytes: the hash of everything that the code depends on."""
     suffix: str
-    """".so" or ".cubin"."""
+    """File suffix, ".so" or ".cubin"."""
 
     def read(self) -> bytes | None:
-        """Returns the code if it was made before and is undamaged, removes it if it is damaged. Raises DoctorError if
-        the cache is not the user's alone."""
+        """Returns the cached code; None if it is missing or damaged (a damaged file is removed).
+
+        Raises DoctorError unless the user alone can write to the cache.
+        """
         return self._read(cache_directory())
 
     def find(self) -> Path | None:
-        """Returns the file of the cached code for a loader, or None; the loader ignores the bytes after the code."""
+        """Returns the path of the cached code, for a loader, or None; loaders ignore the digest that follows the
+        code.
+        """
         folder = cache_directory()
         return None if self._read(folder) is None else self._place(folder)
 
     def make(self, make: Make) -> bytes:
-        """Returns the code, compiled by `make` unless the cache has it; raises DoctorError if the cache cannot be used,
+        """Returns the code from the cache, or compiles it with `make`. Raises DoctorError if the cache cannot be used,
         and the errors of `make`.
 
-        Of several processes one makes it, and the others wait; one that dies leaves nothing that is ever read.
+        Of several processes one compiles and the others wait; a process that dies leaves no file that is ever read.
         """
         folder = cache_directory()
-        # What is there needs no lock: somebody may be making a neighbour for minutes.
+        # A hit needs no lock: another process may hold it for minutes to compile another entry.
         if (code := self._read(folder)) is not None:
             return code
         turn = f"{self.key[0] % LOCKS:x}"
@@ -104,7 +108,7 @@ class Entry:
             found, content = os.fstat(file.fileno()), file.read()
             code = content[:-DIGEST]
             own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
-            # The digest stands behind the code: it needs no file of its own, and no second rename.
+            # The digest is appended to the code: no second file, no second rename.
             if own and self._digest(code) == content[-DIGEST:]:
                 os.utime(file.fileno())
                 return code
@@ -113,8 +117,10 @@ class Entry:
 
 
 def entries() -> list[tuple[Path, int, float]]:
-    """Returns (file, bytes, last use) of all code in the cache, most recently used first; raises DoctorError unless the
-    cache belongs to the user alone."""
+    """Returns (file, bytes, last use) of every cached file, most recently used first.
+
+    Raises DoctorError unless the user alone can write to the cache.
+    """
     return _found(cache_directory())
 
 
@@ -123,7 +129,7 @@ def _found(folder: Path) -> list[tuple[Path, int, float]]:
     for place in (*folder.glob("*.so"), *folder.glob("*.cubin")):
         try:
             known = place.lstat()
-        except FileNotFoundError:  # another process makes room, too
+        except FileNotFoundError:  # Another process may remove the file at the same time.
             continue
         found.append((place, known.st_size, known.st_mtime))
     return sorted(found, key=lambda each: each[2], reverse=True)
@@ -133,13 +139,13 @@ def _prune(folder: Path) -> None:
     total = 0
     for i, (place, size, _) in enumerate(_found(folder)):
         total += size
-        # What was made last stays, however large it is.
+        # The most recent file stays, however large it is.
         if i and (i >= KEPT or total > KEPT_BYTES):
             place.unlink(missing_ok=True)
 
 
 def _sweep(folder: Path) -> None:
-    """Removes the files of makers that were killed: nobody holds their lock."""
+    """Removes the folders of killed compilations: no process holds their lock."""
     for left in folder.glob("build-*"):
         with suppress(BlockingIOError), _locked(folder, left.name.split("-")[1], wait=False):
             shutil.rmtree(left, ignore_errors=True)
@@ -147,8 +153,7 @@ def _sweep(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path, turn: str, wait: bool = True) -> Iterator[None]:
-    """Holds the lock under which one process at a time compiles; it is released when the process ends, however that
-    is."""
+    """Holds the lock under which one process at a time compiles; the system releases it whenever the process ends."""
     try:
         file = (folder / f"lock-{turn}").open("w")
     except OSError as error:

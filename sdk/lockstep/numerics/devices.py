@@ -1,4 +1,4 @@
-"""The device that computes: named by the user, found and self-tested before anything is at stake.
+"""Selects the device that computes, as named by the user, and self-tests it before any stake is locked.
 
 >>> choose("cpu").path
 'auto'
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lockstep.numerics.cuda.loaded import DeviceState
 
 MEASURED_SECONDS = 0.2
-"""Time of the product that gives a device's speed: of the first size that takes so long, or of the largest."""
+"""Least seconds of the product that measures a device's speed; the size grows until it takes so long."""
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 RUNS = 3
 
@@ -43,17 +43,17 @@ class Choice:
     name: str
     """The product name that its maker gives it."""
     why: str
-    """The reason for this choice."""
+    """The reason for this choice, for the log."""
 
     @property
     def path(self) -> str:
-        """The path of `paths.compile` for this device."""
+        """The `path` argument of `paths.compile` for this device."""
         return "auto" if self.device == "cpu" else self.device
 
 
 def choose(wanted: str) -> Choice:
-    """The device for "auto", "cpu", "cuda:N" or "emulated"; "auto" is the first CUDA device that passes the self-test,
-    else the processor.
+    """Chooses the device for "auto", "cpu", "cuda:N" or "emulated"; "auto" is the first CUDA device that passes the
+    self-test, else the processor.
 
     Raises UsageError if the device is not there, DoctorError if its arithmetic is another.
     """
@@ -84,23 +84,23 @@ def _automatic() -> Choice:
 
 @dataclass(frozen=True)
 class Examined:
-    """A device's name, memory and speed, measured for a moment."""
+    """Name, memory and speed of a device, from a short measurement."""
 
     device: str
     name: str
     passed: bool
     message: str
-    """The self-test's error, if it did not pass."""
+    """The self-test's error; empty if it passed."""
     memory_bytes: int = 0
     free_bytes: int = 0
     gflops: float = 0.0
-    """Speed of a square product in float32, 10^9 operations a second; on the processor with the threads given."""
+    """Speed of a square float32 product in 10^9 operations per second; on the processor with the given threads."""
     start_seconds: float = 0.0
-    """Seconds to open and self-test the device: few if its kernels were compiled before."""
+    """Seconds to open and self-test the device: few if its kernels are cached."""
 
 
 def examine(device: str, threads: int = 1) -> Examined:
-    """Opens "cpu", "cuda:N" or "emulated", tests and measures it. Raises UsageError if it is not there."""
+    """Opens, tests and measures "cpu", "cuda:N" or "emulated". Raises UsageError if the device is missing."""
     began = time.perf_counter()
     try:
         chosen = choose(device)
@@ -123,7 +123,7 @@ def present() -> list[str]:
 
 
 def speed(path: str, threads: int = 1) -> float:
-    """Operations a second of a square product on a path of `paths.compile`."""
+    """Measures the operations per second of a square product on a path of `paths.compile`."""
     for size in SIZES:
         b = ProgramBuilder([(F32, size * size), (F32, size * size)])
         product = b.dot(b.input(0).reshape(size, 1, size), b.input(1).reshape(size, size))
@@ -134,7 +134,7 @@ def speed(path: str, threads: int = 1) -> float:
 
 
 def _seconds(executable: Executable, words: int) -> float:
-    """The shortest of some runs on two random inputs, which a device has already."""
+    """Returns the shortest of several runs on two random inputs that are already on the device."""
     from lockstep.numerics.cuda.executable import CudaExecutable
 
     rng = np.random.default_rng(0)

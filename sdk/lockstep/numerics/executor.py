@@ -1,4 +1,4 @@
-"""A Program planned for this machine's processor: flat state tensors in, flat state tensors out."""
+"""A Program planned for this machine's processor: maps flat state tensors to flat state tensors."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from lockstep.protocol.programs.program import I32, Alias, Kind, Program
 from lockstep.protocol.types import TensorRoot
 
 _PORTABLE: Any = portable
-"""Has the names and types of the compiled kernels."""
+"""The portable executor, typed as the compiled kernels: names and types are the same."""
 
 
 @dataclass(frozen=True)
 class Executable:
-    """A Program decoded, checked and planned once, to be run many times (by one thread at a time; others wait)."""
+    """A Program that was decoded, checked and planned once. One thread at a time runs it; others wait."""
 
     program: Program
     threads: int = 1
-    """The bits do not depend on it."""
+    """Number of threads; the bits do not depend on it."""
     path: str = "auto"
-    """"auto", one of `kernels.paths()`, or "portable" for numpy alone; the bits do not depend on it."""
+    """Kernel path: "auto", one of `kernels.paths()`, or "portable" for numpy alone; the bits do not depend on it."""
     fused: str = "auto"
-    """"auto", "off" or "require": compiled code for maps (numerics/fused.py); the bits do not depend on it."""
+    """Compilation of maps (numerics/fused.py): "auto", "off" or "require"; the bits do not depend on it."""
     _executor: _native.Executor = field(init=False, repr=False, compare=False)
     _fusion: Fusion = field(init=False, repr=False, compare=False)
 
@@ -52,12 +52,12 @@ class Executable:
 
     @property
     def shows(self) -> bool:
-        """True if this executable can materialise a transition for a game."""
+        """True if this executable can materialise a step for a game."""
         return True
 
     @property
     def compiled(self) -> bool:
-        """True if maps run compiled code by now."""
+        """True if maps now run compiled code."""
         return self._fusion.compiled
 
     def run(
@@ -67,10 +67,10 @@ class Executable:
         dataset: Array | None = None,
         keep: bool = False,
     ) -> tuple[Array | None, ...]:
-        """The output state (None = EMPTY), or with `keep` the outputs of all ops in order.
+        """Runs one step. Returns the output state (None = EMPTY), or with `keep` the outputs of all ops in order.
 
-        `state` has one float32 or int32 array per input entry, of rank 0 or 1 as the header says; `dataset` is
-        int32 (rows, row length). An entry that the output state takes from the input is the same array. Raises
+        `state` has one float32 or int32 array per input entry, of rank 0 or 1 as in the header; `dataset` is int32
+        (rows, row length). An entry that the output state takes over from the input is the same array object. Raises
         PayloadInvalid for a tensor of another dtype or shape.
         """
         arguments = self._arguments(state, context, dataset)
@@ -85,7 +85,8 @@ class Executable:
         dataset: Array | None,
         into: Mapping[int, Array],
     ) -> None:
-        """`run`, but outputs of ops go into memory of the caller's, by op; it holds nothing that the run reads.
+        """Runs one step as `run`, but writes outputs of ops into the caller's arrays `into`, by op; these must not
+        overlap the inputs.
 
         Raises PayloadInvalid as `run` does.
         """
@@ -102,10 +103,10 @@ class Executable:
     def roots(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None
     ) -> tuple[TensorRoot, ...]:
-        """The roots of all ops' outputs, in order.
+        """Returns the roots of all ops' outputs, in order.
 
-        Each is hashed as soon as it is complete and let go of after its last reader: a step's memory, not that of all
-        outputs. Raises PayloadInvalid as `run` does.
+        Each output is hashed when it is complete and freed after its last reader, so that this takes a step's memory
+        instead of that of all outputs. Raises PayloadInvalid as `run` does.
         """
         found: list[TensorRoot] = []
 
@@ -123,7 +124,7 @@ class Executable:
         dataset: Array | None,
         visit: Callable[[int, Array], None],
     ) -> None:
-        """Calls visit(op, its words as flat uint32) for every op in order; they are let go of after their last reader.
+        """Calls visit(op, words as flat uint32) for every op in order; an output is freed after its last reader.
 
         Raises PayloadInvalid as `run` does.
         """
@@ -136,7 +137,7 @@ class Executable:
     def outputs(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None, ops: frozenset[int]
     ) -> dict[int, Array]:
-        """The outputs of some ops. Computes what they are computed from alone, as an ordinary step does.
+        """Returns the outputs of some ops; computes only these and the ops that they depend on.
 
         Raises PayloadInvalid as `run` does.
         """
@@ -146,18 +147,18 @@ class Executable:
         return {op: array for op, array in enumerate(made) if array is not None}
 
     def free_scratch(self) -> None:
-        """Frees the memory kept for the next run, unless one is under way."""
+        """Frees the memory kept for the next run, unless a run is in progress."""
         self._executor.rest()
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
-        """Nanoseconds that each op took in one run; 0 for an op that needed none of its own."""
+        """Returns the nanoseconds of each op in one run; 0 for an op that needs no time of its own."""
         spent: list[int] = []
         arguments = self._arguments(state, context, dataset)
         self._executor.run(*arguments, False, self.threads, self.path, nanoseconds=spent)
         return spent
 
     def select(self, outputs: Sequence[Array | None], state: Sequence[Array | None]) -> tuple[Array | None, ...]:
-        """The output state: what its aliases name among ops' outputs and the input state."""
+        """Assembles the output state from ops' outputs and the input state, by its aliases."""
         sources: dict[int, Sequence[Array | None]] = {Alias.OP_KIND: outputs, Alias.STATE_KIND: state}
         return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in self.program.outputs)
 

@@ -1,8 +1,8 @@
-"""Compiled loops for an executor: interpreted until their library is there, the same bits before and after.
+"""Compiles an executor's loops in the background; interpreted until then, with the same bits before and after.
 
-A Program that runs once is never compiled for. On its second run a compiler of this machine starts to build its loops
-in the background, unless another process did already; they replace the interpreter between two runs. Each is tried
-against the interpreter first: a compiler that errs costs speed, never a bit.
+A Program that runs once is not compiled. On its second run a C++ compiler starts to build its loops in the background,
+unless the cache has them; between two runs they replace the interpreter. Each loop is first compared with the
+interpreter: a compiler bug costs speed, never a bit.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ log = logging.getLogger(__name__)
 
 MODES = ("auto", "off", "require")
 LEAST_ELEMENTS = 4096
-"""Elements of the smallest loop that is worth a function of its own."""
+"""Least elements of a loop that gets a compiled function."""
 LEAST_WORK = 1 << 22
-"""Instructions x elements of a run below which nothing is compiled: some milliseconds."""
+"""Least instructions x elements of a run for which loops are compiled: some milliseconds of work."""
 MOST_COST = 1 << 13
-"""The most that is given to a compiler (`loops.cost`): some 20 seconds; models of everyday have a twentieth."""
+"""Largest cost (`loops.cost`) that is compiled, about 20 seconds of compiling; an ordinary model has a twentieth
+of it.
+"""
 
 FLAGS = (
     *("-std=c++20", "-O3", "-shared", "-fPIC", "-nostdlib"),
     *("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math"),
 )
-"""The flags of CMakeLists.txt, and those for a library that needs no other."""
+"""Flags of CMakeLists.txt, and flags for a library without dependencies."""
 ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "scalar": (),
     "avx2": ("-mavx2", "-mfma"),
@@ -45,7 +47,7 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
     ),
 }
 ISA_FLAGS["vnni"] = ISA_FLAGS["avx512"]
-ISA_FLAGS["neon"] = ISA_FLAGS["dotprod"] = ()  # what a compiler for AArch64 assumes
+ISA_FLAGS["neon"] = ISA_FLAGS["dotprod"] = ()  # AArch64 compilers assume this by default
 
 
 def mode_of(asked: str | None) -> str:
@@ -57,7 +59,7 @@ def mode_of(asked: str | None) -> str:
 
 
 def _within(most: int, expressions: Iterable[LoopExpression]) -> set[LoopExpression]:
-    """Returns as many of the first expressions as have functions of no more than this cost together."""
+    """Returns as many of the first expressions as together cost no more than `most`."""
     kept: set[LoopExpression] = set()
     for expression in expressions:
         most -= loops.cost(expression)
@@ -77,7 +79,7 @@ class Fusion:
         self._found: dict[int, LoopExpression] = {}
         self._library: ctypes.CDLL | None = None
         self.compiled = False
-        """True: the loops run compiled code."""
+        """True once the loops run compiled code."""
         if mode == "off":
             return
         if mode == "require" and not COMPILED:
@@ -91,7 +93,7 @@ class Fusion:
             self._attach()
 
     def before_run(self) -> None:
-        """Before a run: attaches a compiled library if there is one; on the second run, starts to build one."""
+        """Called before each run: attaches a compiled library if it is ready; on the second run starts to build it."""
         if self.compiled or not self._found:
             return
         self._runs += 1
@@ -103,12 +105,12 @@ class Fusion:
             threading.Thread(target=self._quietly, args=(self._build,), name="lockstep-fuse", daemon=True).start()
 
     def _find_loops(self, everything: bool) -> None:
-        told = self._executor.loops()
-        work = sum(elements * len(instrs) for elements, _, instrs, _, _ in told)
+        described = self._executor.loops()
+        work = sum(elements * len(instrs) for elements, _, instrs, _, _ in described)
         if not everything and work < LEAST_WORK:
             return
         found, worth = {}, Counter[LoopExpression]()
-        for i, (elements, operands, instrs, results, streams) in enumerate(told):
+        for i, (elements, operands, instrs, results, streams) in enumerate(described):
             if everything or elements >= LEAST_ELEMENTS:
                 found[i] = LoopExpression(operands, instrs, results, streams)
                 worth[found[i]] += elements * len(instrs)
@@ -148,7 +150,7 @@ class Fusion:
         self.compiled = True
 
     def _quietly(self, action: Callable[[], None]) -> None:
-        """Runs an action and only logs its failure, which costs speed alone; it is not tried again."""
+        """Runs an action and only logs a failure, which costs speed alone; the action is not repeated."""
         try:
             action()
         except (LockstepError, OSError, AttributeError) as error:

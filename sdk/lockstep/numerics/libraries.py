@@ -1,4 +1,4 @@
-"""Shared objects of generated C++, kept by `numerics.compiled`. `CXX` names another compiler."""
+"""Builds shared objects from generated C++, cached by `numerics.compiled`; `CXX` selects the compiler."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from lockstep.protocol.errors import DoctorError
 
 COMPILERS = ("g++", "clang++", "c++")
 BUILD_SECONDS = 300
-"""A compiler that takes longer is given up."""
+"""Time limit of a compilation, in seconds."""
 
 COMPILER_BYTES = 4 << 30
-"""The most memory that a compiler may take, where `prlimit` is there to say so."""
+"""Memory limit of a compiler in bytes, where `prlimit` is available."""
 
 _failed: dict[bytes, str] = {}
-"""The reasons by recipe: what failed once in this process is not tried again."""
+"""Errors by recipe: a compilation that failed in this process is not repeated."""
 _running: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler of this machine."""
+    """A C++ compiler on this machine."""
 
     command: tuple[str, ...]
     version: str
-    """The compiler's whole version text, by which its libraries are told from another version's."""
+    """The compiler's whole version text; it is part of the key of its libraries."""
 
 
 def find_compiler() -> Compiler | None:
@@ -60,39 +60,41 @@ def _version(command: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True)
 class BuildRecipe:
-    """The inputs from which a library is compiled."""
+    """All inputs of a library's compilation."""
 
     source: str
     flags: tuple[str, ...]
     compiler: Compiler
     headers: tuple[Path, ...] = ()
-    """Files that the source includes by their names."""
+    """Headers that the source includes by name."""
 
     @property
     def key(self) -> bytes:
-        """The library's name: the hash of everything that its bits depend on."""
+        """Hashes everything that the library depends on."""
         parts = (self.source, *self.flags, *self.compiler.command, self.compiler.version)
         parts += tuple(path.read_text() for path in self.headers)
         return hashlib.sha256(b"\0".join(part.encode() for part in parts)).digest()
 
     @property
     def entry(self) -> Entry:
-        """The library's place in the cache."""
+        """The library's entry in the cache."""
         return Entry(self.key, ".so")
 
 
 def cached(recipe: BuildRecipe) -> ctypes.CDLL | None:
-    """Loads a library from the cache, if it was built before and is intact."""
+    """Loads a library from the cache; None if it is missing or damaged."""
     place = recipe.entry.find()
     try:
         return None if place is None else ctypes.CDLL(str(place))
-    except OSError:  # another process made room between two calls
+    except OSError:  # Another process may remove the file between the two calls.
         return None
 
 
 def build(recipe: BuildRecipe, *, nice: bool = False) -> ctypes.CDLL:
-    """Loads a library, compiled unless the cache has it, with low priority if `nice`; raises DoctorError if it cannot
-    be compiled."""
+    """Loads a library from the cache, or compiles it, at low priority if `nice`.
+
+    Raises DoctorError if compilation fails.
+    """
     if (why := _failed.get(recipe.key)) is not None:
         raise _uncompiled(recipe, why)
     recipe.entry.make(lambda room: _compile(recipe, room, nice))
@@ -108,9 +110,9 @@ def _compile(recipe: BuildRecipe, room: Path, nice: bool) -> Path:
     behind += ["prlimit", f"--as={COMPILER_BYTES}"] if shutil.which("prlimit") else []
     folders = [f"-I{path.parent}" for path in recipe.headers]
     command = [*behind, *recipe.compiler.command, *recipe.flags, *folders, str(source), "-o", str(made)]
-    code, said = _run(command, room)
+    code, output = _run(command, room)
     if code != 0 or not made.exists():
-        last = said.strip().splitlines()[-1:] or [f"exit status {code}"]
+        last = output.strip().splitlines()[-1:] or [f"exit status {code}"]
         raise _uncompiled(recipe, _failed.setdefault(recipe.key, last[0]))
     return made
 
@@ -130,14 +132,14 @@ def _run(command: Sequence[str], room: Path) -> tuple[int, str]:
         return 127, str(error)
     _running.add(process)
     try:
-        _, said = process.communicate(timeout=BUILD_SECONDS)
+        _, output = process.communicate(timeout=BUILD_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         return 124, f"nothing after {BUILD_SECONDS} s"
     finally:
         _running.discard(process)
-    return process.returncode, said.decode(errors="replace")
+    return process.returncode, output.decode(errors="replace")
 
 
 @atexit.register

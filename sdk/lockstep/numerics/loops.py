@@ -1,7 +1,7 @@
-"""C++ of the executor's loops: one function per distinct expression, straight-line code that a compiler vectorises.
+"""Generates C++ for the executor's loops: one function per distinct expression, in straight-line code that vectorises.
 
-A loop is what `_native.Executor.loops()` tells of it; its function computes a block of rows (kernels/loops.hpp). The
-scalar operations are those of kernels/f32.hpp, which the source begins with: there is one implementation of each.
+`_native.Executor.loops()` describes the loops; a function computes a block of rows (kernels/loops.hpp). The source
+begins with kernels/f32.hpp, so that each scalar operation has a single implementation.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.opcodes import FUNCTIONS
 
 Form = tuple[str, int]
-"""The form of an operand: "U" one value, "B" one per row, "C" one per element, "I" an iota; and the iota's step."""
+"""Form of an operand, with an iota's step: "U" is one value, "B" one per row, "C" one per element, "I" an iota."""
 Instr = tuple[int, int, int, int, int]
-"""Opcode, registers a, b, c (-1 where it reads none) and immediate; operands are the first registers."""
+"""Opcode, registers a, b, c (-1 if unused) and immediate; operands occupy the first registers."""
 
 
 @dataclass(frozen=True)
 class LoopExpression:
-    """The expression of a loop, without its operands' places: loops of one expression share a function."""
+    """The expression of a loop without the positions of its operands: loops with equal expressions share a function."""
 
     operands: tuple[Form, ...]
     instrs: tuple[Instr, ...]
     results: tuple[int, ...]
-    """Registers that are stored."""
+    """Registers whose values are stored."""
     streams: bool = False
-    """True: results are too large for a cache and are written past it, so no line is read only to be overwritten."""
+    """True if results exceed the cache: they are stored with non-temporal writes, so that no line is read only to be
+    overwritten.
+    """
 
 
 FLOATS: dict[Opcode, str] = {
@@ -43,10 +45,10 @@ FLOATS: dict[Opcode, str] = {
     Opcode.FLOG: "raw::log({0})",
     Opcode.FTANH: "raw::tanh({0})",
 }
-"""Floats of floats whose result may be a NaN of any kind; canonical() follows, at once or later."""
+"""Float operations whose result may be a non-canonical NaN; canonical() is applied at once or later."""
 
 FUNCTION_COST = 16
-"""The number of simple instructions that one of FUNCTIONS costs a compiler."""
+"""Compile-time cost of one of FUNCTIONS, in simple instructions."""
 
 OTHERS: dict[Opcode, str] = {
     Opcode.MOV: "{0}",
@@ -78,7 +80,7 @@ OTHERS: dict[Opcode, str] = {
     Opcode.F2I: "f32::to_integer(value({0}))",
     Opcode.FCANON: "word(f32::canonical(value({0})))",
 }
-"""Words of words. Whatever reads a float here needs its NaN to be canonical (docs/numerics.md, Words)."""
+"""Operations that need canonical NaNs in the floats they read (docs/numerics.md, Words)."""
 
 PREAMBLE = """
 namespace {
@@ -148,18 +150,20 @@ def cost(expression: LoopExpression) -> int:
 
 
 def name(i: int) -> str:
-    """The function of expression i."""
+    """Returns the name of the function for expression i."""
     return f"loop_{i}"
 
 
 def source(expressions: Sequence[LoopExpression]) -> str:
-    """A translation unit with a function for each expression."""
+    """Returns a translation unit with a function for each expression."""
     functions = (_function(name(i), expression) for i, expression in enumerate(expressions))
     return float_source() + PREAMBLE + "".join(functions)
 
 
 def deferred(expression: LoopExpression) -> frozenset[int]:
-    """Registers that may hold a NaN of any kind: float results that only float arithmetic reads, and nobody stores."""
+    """Returns the registers that may hold a non-canonical NaN: float results that are only read by float arithmetic and
+    not stored.
+    """
     first = len(expression.operands)
     wanted = set(expression.results)
     for op, *registers, _ in expression.instrs:
@@ -206,17 +210,19 @@ def _function(called: str, expression: LoopExpression) -> str:
 
 
 def _loop(elements: Sequence[str], results: Sequence[int], _: Sequence[int]) -> list[str]:
-    """One row, stored as it is computed."""
+    """Returns C++ that computes and stores one row element by element."""
     stores = [f"o{j}[c] = r{result};" for j, result in enumerate(results)]
     return ["LOCKSTEP_LANES", "for (int c = 0; c < n; ++c) {", *elements, *stores, "}"]
 
 
 AHEAD = 128
-"""Words by which a streaming loop prefetches ahead of the element that it computes."""
+"""Number of words by which a streaming loop prefetches ahead."""
 
 
 def _streaming(elements: Sequence[str], results: Sequence[int], reads: Sequence[int]) -> list[str]:
-    """One row in vectors: whole vectors are made on the stack and stored at once, the ends element by element."""
+    """Returns C++ that computes one row in vectors: whole vectors are built on the stack and stored at once, the ends
+    element by element.
+    """
     stores = [f"o{j}[c] = r{result};" for j, result in enumerate(results)]
     tiles = [f"t{j}[c - begin] = r{result};" for j, result in enumerate(results)]
     return [
@@ -237,7 +243,7 @@ def _streaming(elements: Sequence[str], results: Sequence[int], reads: Sequence[
 
 
 def _levels(expression: LoopExpression) -> list[int]:
-    """Per register: how often it changes."""
+    """Returns per register the loop level at which its value changes."""
     levels = [_LEVEL[form] for form, _ in expression.operands]
     for _, *registers, _ in expression.instrs:
         levels.append(max((levels[r] for r in registers if r >= 0), default=_UNIFORM))
@@ -245,7 +251,7 @@ def _levels(expression: LoopExpression) -> list[int]:
 
 
 def _instructions(expression: LoopExpression) -> list[str]:
-    """Per instruction: the definition of its register."""
+    """Returns per instruction the C++ definition of its register."""
     first, loose = len(expression.operands), deferred(expression)
     lines = []
     for i, (code, a, b, c, imm) in enumerate(expression.instrs):

@@ -1,4 +1,4 @@
-"""A Program's committed bytes, decoded and checked as the kernels check them: no view leaves its source."""
+"""Decodes a Program's committed bytes and checks, as the kernels do, that no view reads outside of its source."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from lockstep.protocol.programs.program import (
 MOST_ELEMENTS = 0x7FFFFFFF
 MOST_TERMS = 1 << 24
 MOST_OPERANDS, MOST_INSTRS = 8, 32
-"""The instructions of a map."""
+"""Limits of a map: operands and instructions."""
 
 
 class ParsedProgram:
-    """A Program whose every view is known to stay inside its source."""
+    """A Program whose every view has been checked to stay inside its source."""
 
     def __init__(self, header: bytes, descriptors: Sequence[bytes], const_elements: Sequence[int]) -> None:
         try:
@@ -135,7 +135,7 @@ class ParsedProgram:
                 raise ValueError("an instruction reads a register that is not written yet")
 
     def _box(self, op: Op, i: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The extents over which operand i is read, and its strides."""
+        """Returns (extents over which operand i is read, its strides)."""
         extents, strides = (*op.extents, *op.k_extents), op.views[i].strides
         if op.kind == Kind.CONCAT:
             extents = (*extents[: op.p0], op.sizes[i], *extents[op.p0 + 1 :])
@@ -158,7 +158,7 @@ class ParsedProgram:
         return self.const_elements[view.index] if view.tag == Tag.CONST else 3
 
     def needed(self, asked: set[int]) -> set[int]:
-        """The ops that these are computed from, themselves among them."""
+        """Returns the ops on which the asked ones depend, including these."""
         found = set(asked)
         for i in range(len(self.ops) - 1, -1, -1):
             if i in found:
@@ -166,7 +166,7 @@ class ParsedProgram:
         return found
 
     def peak(self, asked: set[int], kept: set[int]) -> int:
-        """Returns the most words of outputs that are alive at the same time, without those that are kept."""
+        """Returns the most words of outputs that are alive at the same time, except kept ones."""
         last = self.last_readers(asked)
         now = most = 0
         for i in sorted(asked):
@@ -176,7 +176,7 @@ class ParsedProgram:
         return most
 
     def last_readers(self, asked: set[int]) -> dict[int, set[int]]:
-        """By op: the outputs that nothing reads after it."""
+        """Returns, for each op, the outputs that no later op reads."""
         last = {i: i for i in asked}
         for i in sorted(asked):
             last.update({v.index: i for v in self.ops[i].views if v.tag == Tag.OP})

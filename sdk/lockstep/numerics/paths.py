@@ -1,4 +1,5 @@
-"""Running a Program: flat state tensors in, flat state tensors out, the same bits on every machine.
+"""Compiles a Program for a processor or device: maps flat state tensors to flat state tensors, with the same bits on
+every machine.
 
 >>> from lockstep.numerics.builder import ProgramBuilder
 >>> b = ProgramBuilder([(F32, 4)])
@@ -27,9 +28,9 @@ def compile(  # noqa: A001 - the verb that the field uses
 ) -> Executable:
     """Decodes and plans a Program. `threads` defaults to OMP_NUM_THREADS, or 1; `fused` to LOCKSTEP_FUSED, or "auto".
 
-    `path` "cuda", "cuda:N" or "emulated" gives a `cuda.CudaExecutable` on that device. Raises ProgramInvalid;
-    DoctorError on a machine whose arithmetic fails the self-test, or which cannot compile loops that `fused="require"`
-    wants; UsageError for a path that this machine does not have.
+    The paths "cuda", "cuda:N" and "emulated" give a `cuda.CudaExecutable` on that device. Raises ProgramInvalid for an
+    invalid Program; DoctorError if the machine's arithmetic fails the self-test, or if `fused="require"` and loops
+    cannot be compiled; UsageError for a path that this machine does not have.
     """
     if path == "emulated" or path.partition(":")[0] == "cuda":
         return cuda.CudaExecutable(program, device=cuda.open_device("cuda:0" if path == "cuda" else path))

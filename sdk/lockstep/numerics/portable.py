@@ -1,7 +1,7 @@
-"""`_native` in numpy alone, for machines on which nothing was compiled.
+"""Implements `_native` in numpy alone, for machines without the compiled extension.
 
-Slow, equal to the last bit, and tested against the kernels: enough to verify, replay, quote and dispute; a worker that
-trains wants the extension. Names, arguments and errors are those of `_native.pyi`.
+Slow, equal to the last bit, and tested against the kernels. It suffices to verify, replay, quote and dispute; training
+needs the extension. Names, arguments and errors are those of `_native.pyi`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lockstep.protocol.programs.program import CHUNK, CODES, WORD_BYTES, Fold, K
 
 NAME = "portable"
 BLOCK = 1 << 15
-"""Elements of an output that are computed at a time: the caches hold their registers."""
+"""Elements of an output computed at a time, so that registers fit in the caches."""
 
 
 _IDENTITY = {Fold.MAX: NEGATIVE_INFINITY, Fold.MIN: INFINITY}
@@ -51,7 +51,7 @@ def _check_path(path: str) -> None:
 def apply_op(
     op: int, a: npt.NDArray[Any], b: npt.NDArray[Any], c: npt.NDArray[Any], path: str = "auto"
 ) -> npt.NDArray[np.uint32]:
-    """op(a, b, c) element by element."""
+    """Returns op(a, b, c) element by element."""
     _check_path(path)
     if len(b) != len(a) or len(c) != len(a):
         raise ValueError("a, b and c have the same length")
@@ -63,7 +63,7 @@ def apply_op(
 
 
 def chunk_results(mode: int, a: npt.NDArray[Any], b: npt.NDArray[Any], path: str = "auto") -> npt.NDArray[np.uint32]:
-    """The chunks of a fold over flat operands."""
+    """Returns the chunk results of a fold over flat operands."""
     _check_path(path)
     if mode not in _JOIN:
         raise ValueError("no such fold")
@@ -75,7 +75,7 @@ def chunk_results(mode: int, a: npt.NDArray[Any], b: npt.NDArray[Any], path: str
 
 
 def _chunks(mode: int, a: Words, b: Words | None) -> Words:
-    """Chains of at most 256 terms along the last axis: one result a chunk."""
+    """Folds chains of at most 256 terms along the last axis: one result per chunk."""
     terms = a.shape[-1]
     results = np.full((*a.shape[:-1], -(-terms // CHUNK)), _IDENTITY.get(Fold(mode), 0), np.uint32)
     for i in range(min(CHUNK, terms)):
@@ -86,12 +86,14 @@ def _chunks(mode: int, a: Words, b: Words | None) -> Words:
 
 
 def folded(op: Op, a: Words, b: Words | None) -> Words:
-    """The elements of a fold that is no qdot; the last axis of a and of b, a dot's alone, has the terms of one."""
+    """Returns the elements of a fold that is not a qdot; the last axis of a (and of b, for a dot) holds the terms of
+    one element.
+    """
     return joined(op, _chunks(op.mode, a, b))
 
 
 def joined(op: Op, values: Words) -> Words:
-    """The elements of a fold from its chunks along the last axis."""
+    """Combines the chunks along the last axis into the elements of a fold."""
     mode = {Fold.DOT: Fold.SUM, Fold.QDOT: Fold.SUM}.get(Fold(op.mode), op.mode)
     for _ in range(reference.levels(op)):
         values = _chunks(mode, values, None)
@@ -99,9 +101,9 @@ def joined(op: Op, values: Words) -> Words:
 
 
 def group_products(a: Words, b: Words, scale_a: Words, scale_b: Words) -> Words:
-    """`codes.group_product` of many groups; the last axis of a and b has the words of one."""
+    """Applies `codes.group_product` to many groups; the last axis of a and b holds the words of one group."""
     first, second = (np.ascontiguousarray(words).astype("<u4").view(np.int8).astype(np.int32) for words in (a, b))
-    # Exact in any order: the sum of a group is below 2^23.
+    # Every order of summation is exact: the sum of a group is below 2^23.
     sums = (first * second).sum(axis=-1).astype(np.float32).view(np.uint32)
     return fmul(sums, fmul(scale_a, scale_b))
 
@@ -110,7 +112,7 @@ def group_products(a: Words, b: Words, scale_a: Words, scale_b: Words) -> Words:
 
 
 def bytes_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Sequence[int]) -> tuple[int, int, int]:
-    """Returns the bytes of (arena, results, the outputs that a game keeps instead of these)."""
+    """Returns bytes of (arena, results, outputs kept for a game in place of the results)."""
     program = ParsedProgram(header, descriptors, const_elements)
     everything = set(range(len(program.ops)))
     temporary = 64 * BLOCK
@@ -125,7 +127,7 @@ def bytes_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Se
 
 
 def work_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Sequence[int]) -> tuple[float, float]:
-    """(multiply-adds of products, terms of other ops)."""
+    """Estimates the work of a run: (multiply-adds of products, terms of other ops)."""
     products = terms = 0.0
     for op in ParsedProgram(header, descriptors, const_elements).ops:
         if op.is_qdot:
@@ -140,7 +142,7 @@ def work_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Seq
 
 
 class Executor:
-    """A Program ready to run."""
+    """A Program prepared to run in numpy."""
 
     def __init__(self, header: bytes, descriptors: Sequence[bytes], consts: Sequence[npt.NDArray[Any]]) -> None:
         self._program = ParsedProgram(header, descriptors, [c.size for c in consts])
@@ -160,7 +162,9 @@ class Executor:
         nanoseconds: list[int] | None = None,
         into: dict[int, npt.NDArray[Any]] | None = None,
     ) -> list[npt.NDArray[Any] | None]:
-        """One read-only output array per op, None where it was not kept or lies in an array of `into`."""
+        """Runs a step; returns one read-only array per op, None for an output that was not kept or was written to
+        `into`.
+        """
         everything = set(range(len(self._program.ops)))
         kept = everything if keep else self._program.named
         found = {}
@@ -189,7 +193,7 @@ class Executor:
         path: str,
         visit: Callable[[int, memoryview], None],
     ) -> None:
-        """Calls visit(op, bytes) with every op's output, in order."""
+        """Calls visit(op, bytes) with every op's output in order."""
         everything = set(range(len(self._program.ops)))
         for i, words in self._computed(everything, set(), state, seed, (round, slot, t), dataset, path):
             visit(i, words.view(np.uint8).data.toreadonly())
@@ -206,7 +210,7 @@ class Executor:
         path: str,
         ops: list[int],
     ) -> list[npt.NDArray[Any] | None]:
-        """One read-only output array per op, None for those that are not in `ops`."""
+        """Runs the ops that `ops` depend on; returns one read-only array per op, None for ops that are not in `ops`."""
         kept = set(ops)
         if not kept <= set(range(len(self._program.ops))):
             raise ValueError("no such op")
@@ -220,7 +224,7 @@ class Executor:
         return [found.get(i) for i in range(len(self._program.ops))]
 
     def rest(self) -> None:
-        """Does nothing: this executor keeps nothing from run to run."""
+        """Does nothing: this executor keeps no memory between runs."""
 
     def loops(
         self,
@@ -243,7 +247,7 @@ class Executor:
         self, asked: set[int], kept: set[int], state: list[npt.NDArray[Any] | None], seed: bytes,
         context: tuple[int, int, int], dataset: npt.NDArray[Any] | None, path: str,
     ) -> Iterator[tuple[int, Words]]:  # fmt: skip
-        """(op, its words) in order; an output that nothing reads any more is let go of."""
+        """Yields (op, words) in order; an output is freed after its last reader."""
         _check_path(path)
         if len(state) != len(self._program.inputs):
             raise ValueError("the state has another number of entries than the Program")
@@ -265,7 +269,7 @@ class Executor:
 
 
 class NumpyStep:
-    """The operands of one step's ops, and their outputs so far."""
+    """The operands of one step's ops, with the outputs computed so far."""
 
     def __init__(
         self, state: list[Words | None], consts: list[Words], seed: bytes, context: tuple[int, int, int],
@@ -275,7 +279,7 @@ class NumpyStep:
         self._state, self._consts, self._seed, self._context, self._dataset = state, consts, seed, context, dataset
 
     def output(self, op: Op) -> Words:
-        """The words of an op's output, flat."""
+        """Returns the flat words of an op's output."""
         if op.kind == Kind.RANDOM:
             return _philox(self._seed, op.p0, op.header.elements, self._context)
         if op.kind == Kind.DRAW:
@@ -304,12 +308,12 @@ class NumpyStep:
         return entry
 
     def _read(self, view: View, begin: Sequence[int], extents: Sequence[int]) -> Words:
-        """The words that a view shows in a box of its coordinates; only the axes of `begin` start elsewhere than 0."""
+        """Returns the words of a view in a box of its coordinates; only the axes of `begin` may start after 0."""
         at = view.offset + sum(s * b for s, b in zip(view.strides, begin, strict=False))
         if view.tag == Tag.IOTA:
             return _positions(at, view.strides, extents).astype(np.uint32)
         source = self._source(view)
-        # The view was checked over the whole output: no word outside of the source is reached.
+        # The view was checked for the whole output, so no word outside of the source is read.
         strides = tuple(WORD_BYTES * s for s in view.strides)
         return as_strided(source[at : at + 1], tuple(extents), strides, writeable=False)
 
@@ -340,13 +344,13 @@ class NumpyStep:
             padded = np.zeros((len(x), size * extents[-1]), np.uint32)
             padded[:, :terms] = x
             place = tuple(slice(b, b + e) for b, e in zip(begin, extents, strict=True))
-            # A block's groups follow each other.
+            # The groups of a block are consecutive.
             number = int(np.ravel_multi_index(begin, groups))
             result[place] = self._groups(op, padded.view(np.float32).reshape(-1, size), number).reshape(*extents, -1)
         return result.reshape(-1)
 
     def _groups(self, op: Op, values: tables.Floats, number: int) -> Words:
-        """The scales or codes of whole groups, the first of which is group `number` of the op."""
+        """Returns the scales or codes of whole groups, beginning with group `number` of the op."""
         scales, inverses = tables.scales_of(tables.magnitudes(values), op.takes_powers)
         if not op.gives_codes:
             return scales.view(np.uint32)
@@ -397,7 +401,7 @@ class NumpyStep:
 
 
 def _positions(at: int, strides: Sequence[int], extents: Sequence[int]) -> npt.NDArray[np.int64]:
-    """at + sum(stride x coordinate) over a box."""
+    """Returns at + sum(stride x coordinate) over a box."""
     found = np.full((), at, np.int64)
     for axis, (stride, extent) in enumerate(zip(strides, extents, strict=True)):
         steps = stride * np.arange(extent, dtype=np.int64)
@@ -406,7 +410,7 @@ def _positions(at: int, strides: Sequence[int], extents: Sequence[int]) -> npt.N
 
 
 def _blocks(extents: tuple[int, ...], weight: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Boxes that cover an output, of about BLOCK values each."""
+    """Yields boxes that cover an output, of about BLOCK values each."""
     axis, inner = len(extents), weight
     while axis and inner * extents[axis - 1] <= BLOCK:
         axis -= 1
@@ -423,7 +427,7 @@ def _blocks(extents: tuple[int, ...], weight: int) -> Iterator[tuple[tuple[int, 
 
 
 def _philox(seed: bytes, stream: int, count: int, context: tuple[int, int, int], first: int = 0) -> Words:
-    """`reference.philox` for `count` words from word `first` on."""
+    """Returns `reference.philox` for `count` words from word `first` on."""
     low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     k0 = int.from_bytes(seed[:4], "little") ^ stream
     k1 = int.from_bytes(seed[4:8], "little")

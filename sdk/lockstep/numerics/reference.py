@@ -1,7 +1,8 @@
-"""One element of one op, in Python integers: the specification that the kernels and the contract are tested against.
+"""Computes one element of one op in Python integers: the specification against which kernels and contract are tested.
 
-Nothing here is fast. `element` is what an op's output holds at a flat position; `chunk`, `value` and `partials` are
-what the game asks of a fold. Where a word of an operand lies is the caller's business: `Operands.word`.
+Nothing here is fast. `element` gives the word of an op's output at a flat position; `chunk`, `value` and `partials`
+give the intermediate results of a fold that a dispute game asks for. The caller provides operand words through
+`Operands.word`.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ _JOIN: dict[int, Callable[[Word, Word], Word]] = {
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that a draw reads."""
+    """The dataset rows that a draw reads."""
 
     rows: int
     word: Callable[[int, int], Word]
-    """(row, column) -> word."""
+    """Maps (row, column) to a word."""
 
 
 @dataclass(frozen=True)
 class Operands:
-    """Everything that an op can read."""
+    """Accessors for everything that an op can read."""
 
     word: Callable[[Tag, int, int], Word]
-    """(OP, STATE or CONST; index; flat element) -> word."""
+    """Maps (OP, STATE or CONST; index; flat element) to a word."""
     seed: bytes
-    """32 bytes."""
+    """32 bytes: the round's randomness."""
     context: tuple[int, int, int]
-    """round, slot, t."""
+    """The step's context words: round, slot, t."""
     dataset: Rows | None = None
 
     def read(self, view: View, coordinates: Coordinates, extra: int = 0) -> Word:
-        """The word that a view shows at `coordinates`, `extra` elements further on."""
+        """Returns the word of a view at `coordinates`, `extra` elements further on."""
         at = position(view, coordinates) + extra
         if view.tag == Tag.IOTA:
             return at & scalar.MASK
@@ -57,12 +58,12 @@ class Operands:
 
 
 def position(view: View, coordinates: Coordinates) -> int:
-    """offset + sum(stride x coordinate)."""
+    """Returns offset + sum(stride x coordinate)."""
     return view.offset + sum(s * c for s, c in zip(view.strides, coordinates, strict=True))
 
 
 def unflatten(extents: Sequence[int], flat: int) -> Coordinates:
-    """Row-major coordinates of a flat position."""
+    """Returns the row-major coordinates of a flat position."""
     coordinates = []
     for extent in reversed(extents):
         flat, coordinate = divmod(flat, extent)
@@ -71,7 +72,7 @@ def unflatten(extents: Sequence[int], flat: int) -> Coordinates:
 
 
 def element(op: Op, at: int, operands: Operands) -> Word:
-    """The word of an op's output at flat position `at`."""
+    """Computes the word of an op's output at flat position `at`."""
     o = unflatten(op.extents, at)
     if op.kind == Kind.MAP:
         return _map(op, o, operands)
@@ -92,12 +93,12 @@ def element(op: Op, at: int, operands: Operands) -> Word:
 
 
 def levels(op: Op) -> int:
-    """Levels of partials above a fold's chunks: 1 for K <= 65,536, 2 above."""
+    """Returns the number of levels of partials above a fold's chunks: 1 for K <= 65,536, else 2."""
     return 1 if op.chunks <= CHUNK else 2
 
 
 def width(op: Op, level: int) -> int:
-    """Values at a level: the chunks at level 0, one at the top."""
+    """Returns the number of values at a level: all chunks at level 0, one value at the top."""
     count = op.chunks
     for _ in range(level):
         count = -(-count // CHUNK)
@@ -105,7 +106,7 @@ def width(op: Op, level: int) -> int:
 
 
 def chunk(op: Op, at: int, c: int, operands: Operands) -> Word:
-    """The chain over terms 256 c .. 256 c + 255 of output `at`, or group c of a qdot: what the contract executes."""
+    """Folds terms 256 c .. 256 c + 255 of output `at`, or group c of a qdot: the unit that the contract executes."""
     o = unflatten(op.extents, at)
     if op.mode == Fold.QDOT:
         return _group(op, (*o, c), operands)
@@ -136,13 +137,13 @@ def joined(mode: int, chunks: Sequence[Word]) -> Word:
 
 
 def partials(op: Op, at: int, level: int, index: int, operands: Operands) -> list[Word]:
-    """The values of level - 1 that combine to value `index` of `level` >= 1."""
+    """Returns the values of level - 1 that combine to value `index` of `level` >= 1."""
     below = range(CHUNK * index, min(CHUNK * (index + 1), width(op, level - 1)))
     return [value(op, at, level - 1, j, operands) for j in below]
 
 
 def value(op: Op, at: int, level: int, index: int, operands: Operands) -> Word:
-    """Value `index` of a level of output `at`: a chunk at level 0, the element itself at the top."""
+    """Returns value `index` of a level of output `at`: a chunk at level 0, the element itself at the top."""
     if level == 0:
         return chunk(op, at, index, operands)
     return combine(op.mode, partials(op, at, level, index, operands))
@@ -197,7 +198,7 @@ def _quant(op: Op, o: Coordinates, at: int, operands: Operands) -> Word:
     for j, x in enumerate(values[own : own + CODES]):
         random = None
         if op.p1 >= STOCHASTIC:
-            # Two codes take the halves of one word; code 4 at + j is the (row x padded k + k)-th of all.
+            # Two codes share the halves of one random word; code at + j is number row x (padded k) + k of all codes.
             word = philox(operands.seed, op.p1, (CODES * at + j) >> 1, operands.context)
             random = word >> 16 * (j & 1) & 0xFFFF
         found.append(codes.code_of(x, inverse, random) if first + own + j < k_terms else 0)
@@ -205,7 +206,9 @@ def _quant(op: Op, o: Coordinates, at: int, operands: Operands) -> Word:
 
 
 def philox(seed: bytes, stream: int, at: int, context: tuple[int, int, int]) -> Word:
-    """Word `at` of a stream: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011)."""
+    """Returns word `at` of a stream of Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+    2011).
+    """
     k0 = int.from_bytes(seed[:4], "little") ^ stream
     k1 = int.from_bytes(seed[4:8], "little")
     c0, c1, c2, c3 = at >> 2, *context
@@ -217,7 +220,7 @@ def philox(seed: bytes, stream: int, at: int, context: tuple[int, int, int]) -> 
 
 
 def drawn_row(seed: bytes, context: tuple[int, int, int], j: int, rows: int) -> int:
-    """The dataset row of draw j: keccak(seed ‖ round ‖ slot ‖ t ‖ j) mod rows."""
+    """Returns the dataset row of draw j: keccak(seed ‖ round ‖ slot ‖ t ‖ j) mod rows."""
     message = seed + b"".join(word.to_bytes(4, "big") for word in (*context, j & scalar.MASK))
     return int.from_bytes(keccak.new(digest_bits=256, data=message).digest(), "big") % rows
 

@@ -1,7 +1,7 @@
-"""A state that lies on a device, as the sequence of arrays that it stands for: each is copied when it is asked for.
+"""A state in a device's memory that acts as a sequence of arrays; each array is copied on first access.
 
-A claim's steps pass it on from one to the next, its root is hashed where it lies, and who saves or publishes a tensor
-reads that one alone.
+The steps of a claim pass it from one to the next, and its root is hashed on the device. Saving or publishing a tensor
+copies that tensor alone.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _T = TypeVar("_T")
 
 
 class DeviceFailed(DoctorError):
-    """A device that was at work does not go on: its memory is full, or it is gone."""
+    """A device failed while in use: it is out of memory, or lost."""
 
 
 class Resident(Sequence[Array | None], Generic[_T]):
-    """One array per entry, None = EMPTY."""
+    """A state on a device: a sequence with one array per entry, None for EMPTY."""
 
     def __init__(
         self, where: object, layout: Sequence[TensorHeader | None], tensors: Sequence[_T | None],
         copy: Callable[[_T], Array], root: Callable[[], StateRoot],
     ) -> None:  # fmt: skip
-        """`where` is the device, `copy` reads a tensor from it, and `root` hashes the whole state there."""
+        """`where` is the device, `copy` reads a tensor from it, and `root` hashes the whole state on it."""
         self.where = where
         self.tensors = tuple(tensors)
         self._layout, self._copy, self._root = tuple(layout), copy, root
         self._arrays: dict[int, Array] = {}
 
     def root(self, layout: Sequence[TensorHeader | None]) -> StateRoot:
-        """`trace.layout_root` of the arrays, none of which is copied; raises Mismatch for those of another layout."""
+        """Returns `trace.layout_root` of the arrays without copying them. Raises Mismatch for another layout."""
         if self._layout != tuple(layout):
             raise Mismatch("a state on a device is of another layout", hint="the tensors are of another job")
         return self._root()
@@ -45,7 +45,7 @@ class Resident(Sequence[Array | None], Generic[_T]):
     @overload
     def __getitem__(self, k: slice) -> Sequence[Array | None]: ...
     def __getitem__(self, k: Any) -> Any:
-        """The array of an entry, the same object each time."""
+        """Returns the array of an entry, the same object at each access."""
         if isinstance(k, slice):
             return [self[i] for i in range(*k.indices(len(self)))]
         tensor = self.tensors[k]
@@ -57,5 +57,5 @@ class Resident(Sequence[Array | None], Generic[_T]):
         return self._arrays[k]
 
     def __len__(self) -> int:
-        """Entries, the EMPTY ones too."""
+        """Returns the number of entries, EMPTY ones included."""
         return len(self.tensors)

@@ -1,9 +1,9 @@
-"""Some elements of every op of a transition, computed once more from the words that a sweep of an executable shows.
+"""Checks an executable by samples: recomputes some elements of every op of a step from the operands that the executable
+computed.
 
-A step of a large model takes the portable executor hours; an element of a product takes it milliseconds. Each op is
-judged by its own operands as the executable computed them, so that the first op which is wrong is the one that is
-found. A sweep takes what a step takes, in time and in memory; what is kept of it is at most TERMS words an operand, and
-a fold's own terms where those are more.
+The portable executor takes hours for a step of a large model, and milliseconds for an element of a product. Each op is
+checked against its operands as the executable computed them, so that the first wrong op is found. A sweep costs the
+time and memory of a step, plus at most TERMS words per operand, or a fold's own terms if they are more.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from lockstep.numerics.wordwise import Words
 from lockstep.protocol.programs.program import Fold, Kind, Op, Program, Tag, View
 
 TERMS = 1 << 14
-"""Terms of an op's sampled elements; one element at least is sampled."""
+"""Most terms of an op's sampled elements together; at least one element is sampled."""
 ELEMENTS = 16
-"""Elements of a fold, first and last among them: edges of tiles lie there."""
+"""Most sampled elements of a fold, the first and last included: tiles have their edges there."""
 SINGLE = 4
-"""Elements of any other op: they are computed in Python integers."""
+"""Most sampled elements of any other op: they are computed in Python integers."""
 
 _Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, order=True)
 class WrongWord:
-    """A word that differs from the one that its operands give."""
+    """A computed word that differs from the word that its operands give."""
 
     op: int
     element: int
@@ -49,23 +49,23 @@ def differences(
     dataset: Array | None,
     random: Random,
 ) -> list[WrongWord]:
-    """Returns the sampled words that an executable got wrong in one transition, in order; [] if all are right."""
+    """Returns the sampled words that an executable computed wrongly in one step, in order; [] if all are right."""
     sampler = _Sampler(executable.program, state, context, dataset, random)
     with np.errstate(all="ignore"):
         executable.sweep(state, context, dataset, sampler.visit)
         if sampler.tables:
-            # A table may come before the index that says which of its words are read.
+            # A gather's table may be computed before the index that selects its words.
             executable.sweep(state, context, dataset, sampler.look_up)
     return sorted(sampler.found)
 
 
 @dataclass
 class _Lookup:
-    """Sampled elements of a gather from an op's output."""
+    """Sampled elements of a gather whose table is an op's output."""
 
     gather: int
     at: _Positions
-    """Positions in the table."""
+    """Flat positions in the table."""
     inside: npt.NDArray[np.bool_]
     got: Words
 
@@ -79,14 +79,14 @@ class _Sampler:
     random: Random
     found: list[WrongWord] = field(default_factory=list)
     tables: dict[int, list[_Lookup]] = field(default_factory=lambda: defaultdict(list))
-    """Lookups by the op that they read."""
+    """Lookups by the op that is their table."""
     _drawn: dict[int, _Positions] = field(default_factory=dict)
     _readers: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """(op, operand) by the op that the operand is."""
+    """Maps an op to the (op, operand number) pairs that read it."""
     _words: dict[tuple[int, int], Words] = field(default_factory=dict)
-    """The words that an op's sampled elements read of an operand."""
+    """Words that the sampled elements of (op, operand number) read."""
     _sources: dict[tuple[Tag, int], Words] = field(default_factory=dict)
-    """State entries and constants that were read; those of a device come to memory once."""
+    """State entries and constants that were read, copied from a device once."""
 
     def __post_init__(self) -> None:
         for i, op in enumerate(self.program.ops):
@@ -96,7 +96,7 @@ class _Sampler:
                     self._readers[view.index].append((i, operand))
 
     def visit(self, i: int, words: Words) -> None:
-        """Keeps the words of op i that later ops read, and checks its own sampled elements."""
+        """Checks the sampled elements of op i, and saves the words of op i that later samples read."""
         for reader, operand in self._readers[i]:
             at = self._positions(reader, operand)
             if at is not None:
@@ -112,7 +112,7 @@ class _Sampler:
             self._words.pop((i, operand), None)
 
     def look_up(self, i: int, words: Words) -> None:
-        """Checks the gathers that read op i."""
+        """Checks the sampled gathers whose table is op i."""
         for one in self.tables.get(i, ()):
             due = np.where(one.inside, words[np.where(one.inside, one.at, 0)], np.uint32(0))
             self._judge(one.gather, due, one.got)
@@ -122,7 +122,7 @@ class _Sampler:
             self.found.append(WrongWord(i, int(self._drawn[i][k]), int(due[k]), int(got[k])))
 
     def _elements(self, op: Op) -> _Positions:
-        """The elements that are sampled: the first, the last and some between."""
+        """Selects the sampled elements: the first, the last and random ones between."""
         most = SINGLE if op.kind != Kind.FOLD else max(1, min(ELEMENTS, TERMS // op.k_terms))
         last = op.header.elements - 1
         ends = [self.random.randint(0, last)] if most == 1 else [0, last]
@@ -130,7 +130,9 @@ class _Sampler:
         return np.unique(np.array([*ends, *between], np.int64))
 
     def _positions(self, i: int, operand: int) -> _Positions | None:
-        """The positions that the sampled elements of op i read of an operand; None: words decide them."""
+        """Returns the positions in an operand that the sampled elements of op i read; None if they depend on an
+        index.
+        """
         op, view = self.program.ops[i], self.program.ops[i].views[operand]
         if op.kind == Kind.GATHER and operand == 1:
             return None
@@ -140,8 +142,10 @@ class _Sampler:
         return self._seen(i, view, operand)
 
     def _seen(self, i: int, view: View, operand: int) -> _Positions:
-        """Positions that a view shows to the sampled elements of a map, fold or gather; a fold's terms lie along the
-        last axis, and those of a qdot's codes group by group."""
+        """Returns the positions that the sampled elements of a map, fold or gather read through a view.
+
+        A fold's terms are along the last axis; a qdot's codes are grouped along two.
+        """
         op = self.program.ops[i]
         at = self._start(i, view)
         if op.kind != Kind.FOLD:
@@ -150,7 +154,7 @@ class _Sampler:
         return at[..., None] + np.arange(op.p0) if op.is_qdot and operand < 2 else at
 
     def _start(self, i: int, view: View) -> _Positions:
-        """The position at which each sampled element of op i begins to read."""
+        """Returns the position of the first word that each sampled element of op i reads."""
         op = self.program.ops[i]
         coordinates = np.unravel_index(self._drawn[i], op.extents) if op.extents else ()
         at = np.full(self._drawn[i].shape, view.offset, np.int64)
@@ -159,7 +163,7 @@ class _Sampler:
         return at
 
     def _operand(self, i: int, operand: int) -> Words:
-        """The words of an operand, as `_seen` places them."""
+        """Returns the words of an operand in the layout of `_seen`."""
         view = self.program.ops[i].views[operand]
         if view.tag == Tag.OP:
             return self._words[i, operand]
@@ -167,7 +171,7 @@ class _Sampler:
         return at.astype(np.uint32) if view.tag == Tag.IOTA else self._source(view)[at]
 
     def _source(self, view: View) -> Words:
-        """The words of a state entry, a constant or the context."""
+        """Returns the words of a state entry, a constant or the context."""
         if (view.tag, view.index) not in self._sources:
             self._sources[view.tag, view.index] = self._fetched(view)
         return self._sources[view.tag, view.index]
@@ -184,7 +188,7 @@ class _Sampler:
         return np.ascontiguousarray(array).reshape(-1).view(np.uint32)
 
     def _rows(self, i: int, op: Op) -> tuple[_Positions, npt.NDArray[np.bool_]]:
-        """(positions in a gather's table, True where the index is inside of it)."""
+        """Returns (positions in a gather's table, True where the index is in range)."""
         rows = self._operand(i, 0).astype(np.int64)
         inside = rows < op.p0
         return self._start(i, op.views[1]) + np.where(inside, rows, 0) * op.p1, inside
@@ -205,7 +209,7 @@ class _Sampler:
         return np.array([reference.element(op, int(e), operands) for e in self._drawn[i]], np.uint32)
 
     def _operands(self, i: int, op: Op) -> reference.Operands:
-        """The operands of the sampled elements of a map, concat, quant, random or draw, for the reference."""
+        """Returns the operands for the reference, of the sampled elements of a map, concat, quant, random or draw."""
         known: dict[tuple[int, int], int] = {}
         for operand, view in enumerate(op.views):
             if view.tag == Tag.OP:
@@ -223,7 +227,7 @@ class _Sampler:
         return reference.Operands(word, self.context.seed, self.context.words, rows)
 
     def _read_alone(self, op: Op, drawn: _Positions, operand: int) -> list[int]:
-        """The positions that elements read of one operand, where no word decides them."""
+        """Returns the positions that elements read in one operand, if no index is involved."""
         read: list[int] = []
         view = op.views[operand]
 

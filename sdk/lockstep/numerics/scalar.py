@@ -1,7 +1,7 @@
 """The meaning of every scalar operation, in Python integers on 32-bit words.
 
 This file is the specification: `kernels/f32.hpp`, `Float32.sol` and `Int32.sol` give the same bits on
-every input. A word is an int in [0, 2^32); the operation says whether it is a binary32 or a two's
+every input. A word is an int in [0, 2^32); each operation reads it as a binary32 or as a two's
 complement integer. Floating point is IEEE 754-2019 binary32, round to nearest, ties to even, with
 subnormals and signed zeros; every NaN result is 0x7fc00000. Nothing is undefined: each operation gives a
 word for every combination of words.
@@ -26,7 +26,7 @@ SIGN = 0x80000000
 INFINITY = 0x7F800000
 NEGATIVE_INFINITY = 0xFF800000
 NAN = 0x7FC00000
-"""The canonical NaN: the only one an operation on floats returns."""
+"""The canonical NaN: the only NaN that a float operation returns."""
 
 ONE = 0x3F800000
 TWO = 0x40000000
@@ -43,20 +43,20 @@ def is_nan(a: int) -> bool:
 
 
 def _unpack(a: int) -> tuple[int, int]:
-    """(signed significand, exponent) of a finite word: its value is significand * 2^exponent."""
+    """Returns (signed significand, exponent) of a finite word; its value is significand * 2^exponent."""
     biased = (a >> 23) & 0xFF
     magnitude = (a & 0x7FFFFF) | (0x800000 if biased else 0)
     return (-magnitude if a & SIGN else magnitude), max(biased, 1) - 150
 
 
 def _round(significand: int, exponent: int, sign: int) -> int:
-    """The word nearest to +-significand * 2^exponent, ties to even; significand >= 0, sign is 0 or SIGN.
+    """Rounds +-significand * 2^exponent to the nearest word, ties to even; significand >= 0, sign is 0 or SIGN.
 
     The value may be inexact only if the significand has 26 bits or more and its lowest one is the sticky bit.
     """
     if significand == 0:
         return sign
-    # The last place of the result: the 24th bit, but never below the last place of the subnormals.
+    # Exponent of the result's last place: that of the 24th bit, but not below that of subnormals.
     last_place = max(significand.bit_length() - 24 + exponent, -149)
     shift = last_place - exponent
     if shift <= 0:
@@ -64,7 +64,7 @@ def _round(significand: int, exponent: int, sign: int) -> int:
     else:
         kept, rest, half = significand >> shift, significand & ((1 << shift) - 1), 1 << (shift - 1)
         kept += rest > half or (rest == half and kept & 1)
-    # A normal `kept` has its leading bit at 2^23, which adds the one still missing from the exponent.
+    # A normal `kept` has its leading bit at 2^23, which adds the missing 1 to the exponent.
     return sign | min(((last_place + 149) << 23) + kept, INFINITY)
 
 
@@ -83,7 +83,7 @@ def fsub(a: int, b: int) -> int:
 
 def fmul(a: int, b: int) -> int:
     """a * b."""
-    # Adding a zero of the product's own sign changes nothing, not even the sign of a zero.
+    # Adding a zero of the product's sign changes nothing, not even the sign of a zero.
     return ffma(a, b, (a ^ b) & SIGN)
 
 
@@ -124,7 +124,7 @@ def fdiv(a: int, b: int) -> int:
 
 
 def fsqrt(a: int) -> int:
-    """The square root; sqrt(-0) = -0, and NaN below zero."""
+    """Square root; sqrt(-0) = -0, NaN below zero."""
     if is_nan(a) or a & ~SIGN == 0:
         return fcanon(a)
     if a & SIGN:
@@ -132,7 +132,7 @@ def fsqrt(a: int) -> int:
     if a == INFINITY:
         return a
     significand, exponent = _unpack(a)
-    # 2^65 or 2^64 keeps the exponent even and at least 32 bits of the root.
+    # Scaling by 2^65 or 2^64 makes the exponent even and leaves at least 32 bits of the root.
     shift = 64 + (exponent & 1)
     root = isqrt(significand << shift)
     return _round(root | (root * root != significand << shift), (exponent - shift) // 2, 0)
@@ -149,7 +149,7 @@ def fabs(a: int) -> int:
 
 
 def fcanon(a: int) -> int:
-    """a itself; a NaN becomes the canonical one."""
+    """a itself; any NaN becomes the canonical one."""
     return NAN if is_nan(a) else a
 
 
@@ -157,7 +157,7 @@ def fcanon(a: int) -> int:
 
 
 def _order(a: int) -> int:
-    """An integer that orders words as docs/numerics.md does: -inf < ... < -0 < +0 < ... < +inf."""
+    """Maps a word to an integer in the total order of docs/numerics.md: -inf < ... < -0 < +0 < ... < +inf."""
     return ~(a & ~SIGN) if a & SIGN else a
 
 
@@ -176,19 +176,19 @@ def fmax(a: int, b: int) -> int:
 
 
 def flt(a: int, b: int) -> int:
-    """1 if a < b, else 0; 0 with a NaN; -0 == +0."""
+    """1 if a < b, else 0; comparisons with NaN give 0; -0 == +0."""
     return int(fle(a, b) and not feq(a, b))
 
 
 def fle(a: int, b: int) -> int:
-    """1 if a <= b, else 0; 0 with a NaN; -0 == +0."""
+    """1 if a <= b, else 0; comparisons with NaN give 0; -0 == +0."""
     if is_nan(a) or is_nan(b):
         return 0
     return int(_order(a) <= _order(b) or (a | b) & ~SIGN == 0)
 
 
 def feq(a: int, b: int) -> int:
-    """1 if a == b, else 0; 0 with a NaN; -0 == +0."""
+    """1 if a == b, else 0; comparisons with NaN give 0; -0 == +0."""
     if is_nan(a) or is_nan(b):
         return 0
     return int(a == b or (a | b) & ~SIGN == 0)
@@ -206,7 +206,7 @@ def fexp(x: int) -> int:
     r = ffma(n, fneg(poly.LN2_HI), x)
     r = ffma(n, fneg(poly.LN2_LO), r)
     p = _horner(poly.EXP, r)
-    # 2^n as two powers of two that are both normal: -75 <= n/2 <= 64. Only the last product rounds.
+    # 2^n is applied as two normal powers of two, -75 <= n/2 <= 64; only the last product rounds.
     k = isub(shifted, poly.ROUND_TO_INTEGER)
     half = ishr(k, 1)
     rest = isub(k, half)
@@ -217,7 +217,7 @@ def flog(x: int) -> int:
     """log(x) within 0.9 ulp: NaN below zero, log(+-0) = -inf, log(+inf) = +inf, log(1) = +0."""
     subnormal = ilt(x, SMALLEST_NORMAL)
     y = select(subnormal, fmul(x, TWO_23), x)
-    # y = 2^k m with sqrt(1/2) <= m < sqrt(2), on the bits.
+    # Splits y = 2^k m with sqrt(1/2) <= m < sqrt(2) on the bits.
     k = ishr(isub(y, poly.SQRT_HALF), 23)
     m = isub(y, ishl(k, 23))
     n = i2f(isub(k, select(subnormal, 23, 0)))
@@ -252,7 +252,7 @@ def _horner(coefficients: tuple[int, ...], x: int) -> int:
 
 
 def signed(a: int) -> int:
-    """The word as an integer in [-2^31, 2^31)."""
+    """Interprets the word as an integer in [-2^31, 2^31)."""
     return a - (1 << 32) if a & SIGN else a
 
 
@@ -308,12 +308,12 @@ def ishl(a: int, b: int) -> int:
 
 
 def ishr(a: int, b: int) -> int:
-    """a shifted right by b mod 32, copies of the sign coming in."""
+    """a shifted right by b mod 32, filled with copies of the sign."""
     return (signed(a) >> (b & 31)) & MASK
 
 
 def iushr(a: int, b: int) -> int:
-    """a shifted right by b mod 32, zeros coming in."""
+    """a shifted right by b mod 32, filled with zeros."""
     return a >> (b & 31)
 
 
@@ -418,7 +418,7 @@ _TERNARY: dict[Opcode, Callable[[int, int, int], int]] = {Opcode.FFMA: ffma, Opc
 
 
 def apply(op: int, a: int, b: int = 0, c: int = 0) -> int:
-    """The result of one operation on words. Raises ProgramInvalid for a number that is no opcode."""
+    """Applies an operation to words. Raises ProgramInvalid for an unknown opcode."""
     if op in _BINARY:
         return _BINARY[Opcode(op)](a, b)
     if op in _UNARY:

@@ -1,7 +1,7 @@
-"""The start-up self-test: golden words that a machine must reproduce before it may commit to anything.
+"""Start-up self-test: a machine must reproduce golden words before it signs any claim.
 
-A processor, a compiler or a library that flushes subnormals, contracts or double-rounds shows it here, before a claim
-is signed and not after. The words are literals: the reference is tested against them, not they against it.
+It detects a processor, compiler or library that flushes subnormals, contracts multiply-adds or rounds twice. The words
+are literals, against which the reference itself is tested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HINT = "this machine must not sign claims: run on another processor, or report i
 
 
 class Golden(NamedTuple):
-    """One operation with its only right result; all words."""
+    """One operation with operands and the only right result, all as words."""
 
     what: str
     op: Opcode
@@ -93,7 +93,7 @@ GOLDEN: tuple[Golden, ...] = (
 
 TERMS = 600
 CHAINS = (0x49B1EAEE, 0x4A3CFD80, 0x490B7989)
-"""The chunks of sum(x_i y_i) over `terms()`: 256 fused steps each, then 88."""
+"""Expected chunks of sum(x_i y_i) over `terms()`: 256 fused steps each, then 88."""
 
 
 def check_machine(path: str = "auto") -> None:
@@ -104,7 +104,7 @@ def check_machine(path: str = "auto") -> None:
 
 
 def terms() -> tuple[_Words, _Words]:
-    """Two operands of a dot: words of both signs between 2^-20 and 2^12, every 37th one subnormal."""
+    """Returns two operands of a dot: words of both signs between 2^-20 and 2^12, every 37th subnormal."""
     i = np.arange(TERMS, dtype=np.uint64)
     scrambled = (i * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFFFFFF
     x = (scrambled & 0x8FFFFFFF) + 0x35800000
@@ -115,7 +115,7 @@ def terms() -> tuple[_Words, _Words]:
 
 @cache
 def _results(path: str) -> tuple[tuple[str, int, int], ...]:
-    """(what, got, due) of every golden word; each operation fills whole vectors and a rest."""
+    """Yields (label, computed word, expected word); each operation fills whole vectors and a remainder."""
     results = []
     for golden in GOLDEN:
         a, b, c = (np.full(35, word, dtype=np.uint32) for word in (golden.a, golden.b, golden.c))

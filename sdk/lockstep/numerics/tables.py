@@ -1,4 +1,4 @@
-"""Codes and scales of many groups at once, in numpy: the rules of `numerics.codes`, an array for a word.
+"""Quantises many groups at once in numpy, by the rules of `numerics.codes`.
 
     codes, scales = quantised(weights, width=64)       # f32 [R, K] -> i32 [R, C 64], f32 [R, C]; rounded to nearest
     near = restored(codes, scales, terms=K)
@@ -19,7 +19,7 @@ from lockstep.numerics.scalar import NAN as NAN_WORD
 from lockstep.protocol.programs.program import CODES, MAX_GROUP_WORDS, groups_of
 
 PIECE = 1 << 20
-"""Elements that are converted at once: a table may be as large as a machine's memory."""
+"""Elements converted at a time: a table may be as large as the machine's memory."""
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]
@@ -28,12 +28,16 @@ ONE, NAN = np.uint32(0x3F800000), np.uint32(NAN_WORD)
 
 
 def width_of(terms: int) -> int:
-    """Words of codes in a group of a product of so many terms: the fewest that hold them all, at most 64."""
+    """Returns the words of codes per group for a product of so many terms: the fewest that hold all terms, at
+    most 64.
+    """
     return min(MAX_GROUP_WORDS, 1 << max(0, -(-terms // CODES) - 1).bit_length())
 
 
 def quantised(table: Floats, width: int) -> tuple[Words, Floats]:
-    """(codes i32 [*rows, C width], scales f32 [*rows, C]) of f32 [*rows, K] in groups of 4 `width` along K."""
+    """Quantises f32 [*rows, K] in groups of 4 `width` along K; returns (codes i32 [*rows, C width], scales f32 [*rows,
+    C]).
+    """
     *rows, terms = table.shape
     groups = groups_of(terms, width)
     flat, count = table.reshape(-1, terms), prod(rows)
@@ -48,13 +52,13 @@ def quantised(table: Floats, width: int) -> tuple[Words, Floats]:
 
 
 def magnitudes(groups: Floats) -> Magnitudes:
-    """max |x| as a word, uint32 [...], of f32 [..., 4w]."""
+    """Returns max |x| of each group as a word: f32 [..., 4w] -> uint32 [...]."""
     found: Magnitudes = (groups.view(np.uint32) & ~np.uint32(SIGN)).max(-1)
     return found
 
 
 def scales_of(greatest: Magnitudes, power: bool) -> tuple[Floats, Floats]:
-    """(scales, their inverses) of groups of such magnitudes: `codes.scale_of`."""
+    """Returns (scales, inverses) for groups of these magnitudes, as `codes.scale_of`."""
     whole = greatest < INFINITY
     some = whole & (greatest >= TINY)
     largest = np.where(some, greatest, ONE)
@@ -70,11 +74,11 @@ def scales_of(greatest: Magnitudes, power: bool) -> tuple[Floats, Floats]:
 
 
 def codes_of(groups: Floats, inverses: Floats, halves: Words | None = None) -> NDArray[np.int8]:
-    """The codes of f32 [..., 4w] with the inverses [...] of their scales: `codes.code_of`.
+    """Returns the codes of f32 [..., 4w], given the inverses [...] of their scales, as `codes.code_of`.
 
-    `halves` i32, one of `groups`' shape: 16 random bits for each code.
+    `halves`, i32 of the shape of `groups`, has 16 random bits for each code.
     """
-    # Where the inverse is 0 the values may be anything; elsewhere they are finite.
+    # Values are arbitrary where the inverse is 0; elsewhere they are finite.
     steps = np.where(inverses[..., None] > 0, groups, np.float32(0)) * inverses[..., None]
     if halves is None:
         found = np.rint(steps).astype(np.int32)
@@ -84,12 +88,12 @@ def codes_of(groups: Floats, inverses: Floats, halves: Words | None = None) -> N
 
 
 def packed(codes: NDArray[np.int8]) -> Words:
-    """Four codes a word, in one row, the first one in its lowest bits."""
+    """Packs four codes into each word, the first in its lowest bits; returns one row."""
     return np.ascontiguousarray(codes).reshape(-1).view("<i4").astype(np.int32, copy=False)
 
 
 def restored(codes: Words, scales: Floats, terms: int) -> Floats:
-    """f32 [*rows, terms]: every code times its group's scale."""
+    """Dequantises to f32 [*rows, terms]: every code times its group's scale."""
     *rows, groups = scales.shape
     small = np.ascontiguousarray(codes, "<i4").view(np.int8).reshape(*rows, groups, -1)
     return (small.astype(np.float32) * scales[..., None]).reshape(*rows, -1)[..., :terms]

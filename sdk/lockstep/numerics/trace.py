@@ -1,4 +1,5 @@
-"""A materialised step: the roots of every tensor of G_t, and on demand the tensors, leaves and partials of a game.
+"""Materialises a step: computes the roots of every tensor of G_t, and on demand the tensors, leaves and partials that a
+dispute game asks for.
 
 >>> from lockstep.numerics.builder import F32, ProgramBuilder
 >>> from lockstep.numerics.paths import compile
@@ -42,7 +43,7 @@ _T = TypeVar("_T")
 
 
 def tensor_root(array: Array, threads: int = 1) -> TensorRoot:
-    """The root of a float32 or int32 array. Roots of read-only arrays are remembered while the array lives."""
+    """Returns the root of a float32 or int32 array; roots of read-only arrays are cached while the array lives."""
     known = _ROOTS.get(id(array))
     if known is not None and known[0]() is array:
         return known[1]
@@ -54,7 +55,7 @@ def tensor_root(array: Array, threads: int = 1) -> TensorRoot:
 
 
 _ROOTS: dict[int, tuple[weakref.ref[Array], TensorRoot]] = {}
-"""Roots by the array's id: an array that a step does not change is the same object in the next state."""
+"""Cached roots by the array's id: an entry that a step does not change is the same object in the next state."""
 
 
 def _bytes(array: Array) -> memoryview:
@@ -69,7 +70,7 @@ def _dtype(array: Array) -> int:
 
 
 def layout_root(layout: Sequence[TensorHeader | None], state: Sequence[Array | None], threads: int = 1) -> StateRoot:
-    """The Merkle root over a state's tensors, which must be those of the layout; raises Mismatch."""
+    """Returns the Merkle root over a state's tensors. Raises Mismatch if they differ from the layout."""
     if len(layout) != len(state):
         raise Mismatch(f"the state has {len(state)} entries", hint=f"the layout has {len(layout)}")
     return state_root(entry_roots(layout, state, threads))
@@ -78,7 +79,7 @@ def layout_root(layout: Sequence[TensorHeader | None], state: Sequence[Array | N
 def entry_roots(
     layout: Sequence[TensorHeader | None], state: Sequence[Array | None], threads: int = 1
 ) -> list[TensorRoot | None]:
-    """The roots of a state's tensors, None = EMPTY; raises Mismatch."""
+    """Returns the roots of a state's tensors, None for EMPTY. Raises Mismatch if they differ from the layout."""
     return [_entry_root(k, h, a, threads) for k, (h, a) in enumerate(zip(layout, state, strict=True))]
 
 
@@ -94,7 +95,7 @@ def _entry_root(k: int, header: TensorHeader | None, array: Array | None, thread
 
 @dataclass(frozen=True)
 class HashedContents:
-    """A tensor with its Merkle tree (`openings.CommittedTensor`)."""
+    """A tensor with its Merkle tree (implements `openings.CommittedTensor`)."""
 
     array: Array = field(repr=False)
 
@@ -115,11 +116,11 @@ class HashedContents:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, the tree included."""
+        """Bytes of memory, including the tree."""
         return self.array.nbytes + 2 * HASH_BYTES * self.header.leaves
 
     def leaf(self, index: int) -> bytes:
-        """The bytes of one leaf."""
+        """Returns the bytes of one leaf."""
         words = self.words[LEAF_ELEMENTS * index : LEAF_ELEMENTS * (index + 1)]
         if index < 0 or not len(words):
             raise NotFoundError(
@@ -129,26 +130,26 @@ class HashedContents:
 
 
 class Made(Protocol):
-    """The outputs of one transition's ops, computed on access."""
+    """Outputs of one transition's ops, computed on access."""
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
         """The roots of all ops' outputs, in order."""
 
     def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
-        """The outputs of some ops."""
+        """Returns the outputs of some ops."""
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """Outputs that are computed again from the state before, by a run for the roots and one for each set of ops."""
+    """Recomputes outputs from the previous state: one run gives all roots, and one run each requested set of ops."""
 
     executable: Executable
     state: tuple[Array | None, ...] = field(repr=False)
     context: StepContext
     dataset: Array | None = field(repr=False)
     instead: Callable[[DeviceFailed], Executable] | None = field(default=None, repr=False)
-    """The executable that takes over when a device has failed; None: the failure is raised."""
+    """Returns the executable that takes over when a device fails; None: the failure is raised."""
 
     @cached_property
     def roots(self) -> tuple[TensorRoot, ...]:
@@ -156,7 +157,7 @@ class Recomputed:
         return self._computed(lambda executable: executable.roots(self.state, self.context, self.dataset))
 
     def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
-        """The outputs of some ops."""
+        """Returns the outputs of some ops."""
         return self._computed(lambda executable: executable.outputs(self.state, self.context, self.dataset, ops))
 
     def _computed(self, work: Callable[[Executable], _T]) -> _T:
@@ -169,37 +170,37 @@ class Recomputed:
             executable = self.instead(failure)
             return work(executable)
         finally:
-            # A game's next move is minutes away.
+            # The next move of a game is minutes away, so memory is freed.
             executable.free_scratch()
 
 
 @dataclass(frozen=True)
 class TensorCache:
-    """A cache of a step's tensors between two moves that ask for them."""
+    """Cache of a step's tensors between two moves that need them."""
 
     cache: MemoryCache = field(default_factory=MemoryCache, repr=False)
     key: Hashable = field(default_factory=object)
-    """The key of the step among all whose tensors lie in the cache."""
+    """Key of the step among all steps in the cache."""
     needed: Callable[[], bool] = lambda: False
     """Returns True if a move still waits for the tensors."""
 
     def get(self, op: int) -> HashedContents | None:
-        """The output of an op, if it is still there."""
+        """Returns the cached output of an op, or None."""
         found: HashedContents | None = self.cache.get((self.key, op))
         return found
 
     def put(self, op: int, contents: HashedContents) -> None:
-        """Keeps the output of an op for a while."""
+        """Caches the output of an op."""
         self.cache.put((self.key, op), contents, contents.nbytes, self.needed)
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """A transition t as a game shows it (`protocol.dispute.openings.MaterialisedStep`): the roots of all ops' outputs
-    are kept, the outputs themselves are made when a move asks for them.
+    """A transition t, opened for a dispute game (implements `protocol.dispute.openings.MaterialisedStep`).
 
-    A move asks for one op or what that reads: they are made together. What was asked for lives as long as this object,
-    which is one move's; between moves it lies in its place, and can be made again.
+    It holds the roots of all ops' outputs; outputs themselves are computed when a move needs them, an op together with
+    its operands. They live as long as this object, which serves one move; between moves they are in `place` or
+    recomputed.
     """
 
     program: Program
@@ -211,7 +212,7 @@ class StepTrace:
     """The dataset, i32 (N, L)."""
     place: TensorCache = field(default_factory=TensorCache, repr=False, compare=False)
     _held: dict[int, HashedContents] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Contents that one move holds, so that nothing drops them in the middle of it."""
+    """Contents needed by the current move: the cache may drop its own references meanwhile."""
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
@@ -220,14 +221,14 @@ class StepTrace:
 
     @property
     def entries(self) -> tuple[TensorRoot | None, ...]:
-        """The roots of S_t's tensors, None where an entry is EMPTY."""
+        """Roots of S_t's tensors, None for EMPTY entries."""
         kept = entry_roots(self.program.inputs, self.before)
         sources: dict[int, Sequence[TensorRoot | None]] = {Alias.OP_KIND: self.roots, Alias.STATE_KIND: kept}
         return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in self.program.outputs)
 
     @cached_property
     def graph(self) -> Levels:
-        """Levels over the 2^D leaves of G_t, leaves first."""
+        """Merkle levels over the 2^D leaves of G_t, leaves first."""
         program = self.program
         padding = [merkle.EMPTY[0]] * (program.state_block - len(program.ops))
         entries = [merkle.EMPTY[0] if root is None else root for root in self.entries]
@@ -235,18 +236,18 @@ class StepTrace:
 
     @property
     def root(self) -> StateRoot:
-        """S_t: the node of G_t over its state block."""
+        """S_t: the node of G_t above its state block."""
         s = self.program.s_out
         return StateRoot(merkle.node_at(self.graph, s, self.program.state_block >> s))
 
     @cached_property
     def prev(self) -> Levels:
-        """Levels over the entries of S_{t-1}."""
+        """Merkle levels over the entries of S_{t-1}."""
         roots = entry_roots(self.program.inputs, self.before)
         return merkle.levels([merkle.EMPTY[0] if r is None else r for r in roots], self.program.s_in)
 
     def output(self, op: int) -> HashedContents:
-        """The output of an op."""
+        """Returns the output of an op with its Merkle tree."""
         found = self._held.get(op) or self.place.get(op)
         if found is None:
             self.hold(frozenset({op}))
@@ -255,7 +256,7 @@ class StepTrace:
         return found
 
     def state(self, entry: int) -> HashedContents:
-        """A tensor of S_{t-1}; raises NotFoundError for an EMPTY entry."""
+        """Returns a tensor of S_{t-1}. Raises NotFoundError for an EMPTY entry."""
         array = self.before[entry]
         if array is None:
             raise NotFoundError(f"state entry {entry} is EMPTY", hint="the Program names no tensor there")
@@ -268,8 +269,9 @@ class StepTrace:
         return HashedContents(self.rows)
 
     def partials(self, op: int, element: int, group: int | None = None) -> list[int]:
-        """Returns one level of a fold's partials, as words: those of all its chunks (or, with `group` None and more
-        than 512, those of its groups), or those of the chunks in one group."""
+        """Returns one level of a fold's partials as words: the chunks of one group, or with `group` None all chunks
+        (all groups if there are more than 512 chunks).
+        """
         descriptor = self.program.ops[op]
         chunks = [int(word) for word in self.chunk_results(op, element)]
         if not descriptor.is_grouped:
@@ -280,7 +282,7 @@ class StepTrace:
         return [reference.combine(descriptor.mode, words) for words in groups]
 
     def chunk_results(self, op: int, element: int) -> Array:
-        """The results of all chunks of a fold's output `element`, uint32."""
+        """Returns the results of all chunks of a fold's output `element`, uint32."""
         descriptor = self.program.ops[op]
         if descriptor.kind != Kind.FOLD:
             raise NotFoundError(f"op {op} is a {descriptor.kind.name.lower()}", hint="only folds have partials")
@@ -292,7 +294,7 @@ class StepTrace:
         return _native.chunk_results(descriptor.mode, terms[0], terms[1 if descriptor.mode == Fold.DOT else 0])
 
     def _groups(self, op: Op, o: reference.Coordinates) -> Array:
-        """The results of all groups of a qdot's output `o`."""
+        """Returns the results of all groups of a qdot's output `o`."""
         groups, found = np.arange(op.k_extents[0], dtype=np.int64), []
         for j, view in enumerate(op.views):
             at = reference.position(view, (*o, 0)) + view.strides[-1] * groups
@@ -315,7 +317,7 @@ class StepTrace:
         return reference.Operands(word, self.context.seed, self.context.words, dataset)
 
     def hold(self, ops: frozenset[int]) -> None:
-        """Makes the outputs of these ops and of their operands, unless they are held already."""
+        """Computes the outputs of these ops and of their operands, unless they are held already."""
         for op in self._missing(ops):
             kept = self.place.get(op)
             if kept is not None:
@@ -339,7 +341,7 @@ class StepTrace:
         return self.state(index)
 
     def _terms(self, op: Op, view: View, o: reference.Coordinates) -> Array:
-        """The K words that a fold's view shows for output `o`."""
+        """Returns the K words that a fold reads through a view for output `o`."""
         at = reference.position(view, (*o, 0)) + view.strides[-1] * np.arange(op.k_terms, dtype=np.int64)
         if view.tag == Tag.IOTA:
             return (at & 0xFFFFFFFF).astype(np.uint32)

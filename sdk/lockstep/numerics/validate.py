@@ -1,8 +1,8 @@
-"""The validator: checks, before anybody joins a job, that every claim about its Programs could be defended.
+"""Validates the Programs of a job before anyone joins: every claim about them must be defendable in a dispute.
 
-The rules themselves are `protocol.programs.rules`, which the contract repeats. Here they are applied to whole Programs,
-op by op, and an error names the op's index, its name and source line. `check_programs` adds the rules between the three
-Programs of a job (docs/protocol.md, section 3).
+`protocol.programs.rules` defines the rules, which the contract repeats. This module applies them to whole Programs, op
+by op; an error names the op's index, name and source line. `check_programs` adds the rules between the three Programs
+of a job (docs/protocol.md, section 3).
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from lockstep.protocol.programs.rules import MAX_TOTAL, Free, LayoutSide
 
 
 def validate(program: Program, max_elements: int = MAX_TOTAL) -> None:
-    """Raises ProgramInvalid, naming op and rule, unless every claim about the Program could be defended."""
+    """Raises ProgramInvalid, naming op and rule, unless every claim about the Program could be defended in a
+    dispute.
+    """
     _check_header(program)
     total = 0
     for i, op in enumerate(program.ops):
@@ -87,15 +89,15 @@ def _check_live(program: Program) -> None:
 
 
 class JobTerms(rules.Shapes, Protocol):
-    """The parameters of a job (`protocol.jobs.JobParams`) that its Programs depend on."""
+    """The parameters of a job (`protocol.jobs.JobParams`) on which its Programs depend."""
 
     @property
     def row_length(self) -> int:
-        """Tokens in a row of the dataset."""
+        """Number of tokens in a row of the dataset."""
 
 
 def check_programs(step: Program, encode: Program, merge: Program, params: JobTerms) -> None:
-    """Validates the three Programs of a job and that each starts from what the one before it leaves.
+    """Validates the three Programs of a job, and that each one's input layout matches the output of the one before.
 
     Raises ProgramInvalid.
     """

@@ -1,7 +1,7 @@
-"""The scalar operations on whole arrays of words, by numpy alone: `scalar.py` element by element.
+"""Scalar operations on arrays of words in numpy: `scalar.py` element by element.
 
-Of numpy's own floats only the five operations that IEEE 754 rounds correctly are used, in binary32 and binary64;
-everything else is integers. The self-test says if a machine's numpy rounds otherwise.
+Of numpy's floats it uses only the five operations that IEEE 754 rounds correctly, in binary32 and binary64; everything
+else is integer arithmetic. The self-test detects a numpy that rounds otherwise.
 
 >>> [hex(w) for w in ffma(np.uint32([0x3F800001]), np.uint32([0x3F800001]), np.uint32([0xBF800002])).tolist()]
 ['0x28800000']
@@ -22,9 +22,9 @@ Words: TypeAlias = npt.NDArray[np.uint32]
 
 _LOW = np.uint64((1 << 29) - 1)
 _HALF = np.uint64(1 << 28)
-"""The bits of a binary64 below a binary32's last place, and the tie."""
+"""Bits of a binary64 below a binary32's last place: the value of a tie."""
 _TINY = 2.0**-124
-"""Below it a binary32 has fewer places, and a tie may lie elsewhere."""
+"""Below this magnitude a binary32 has fewer places, and ties fall on other bits."""
 
 
 def _word(value: int) -> Words:
@@ -77,15 +77,15 @@ def fdiv(a: Words, b: Words) -> Words:
 
 
 def fsqrt(a: Words) -> Words:
-    """The square root."""
+    """Square root."""
     return _canonical(np.sqrt(_floats(a)))
 
 
 def ffma(a: Words, b: Words, c: Words) -> Words:
     """a * b + c with one rounding.
 
-    The product is exact in binary64. The sum is rounded there first: only a tie of binary32, or a subnormal, can come
-    out wrong by that, and these few are rounded to odd before (Boldo and Melquiond, "Emulation of FMA and correctly
+    The product is exact in binary64, and the sum is rounded to binary64 first. Only ties of binary32 and subnormals can
+    then be rounded wrongly; these few are rounded to odd before (Boldo and Melquiond, "Emulation of FMA and correctly
     rounded sums", IEEE Transactions on Computers 57, 2008).
     """
     product = np.multiply(_floats(a), _floats(b), dtype=np.float64)
@@ -102,8 +102,8 @@ def ffma(a: Words, b: Words, c: Words) -> Words:
 def _to_odd(
     p: npt.NDArray[np.float64], c: npt.NDArray[np.float64], total: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """p + c, of two neighbours the one whose last bit is 1 unless it is exact; all finite."""
-    # What the sum lost (Knuth, "The Art of Computer Programming" 2, section 4.2.2, theorem B).
+    """p + c, rounded to odd: unless exact, the neighbour whose last bit is 1; all arguments finite."""
+    # Computes the rounding error of the sum (Knuth, "The Art of Computer Programming" 2, section 4.2.2, theorem B).
     above = total - p
     lost = (p - (total - above)) + (c - above)
     bits = total.view(np.int64)
@@ -122,12 +122,12 @@ def fabs(a: Words) -> Words:
 
 
 def fcanon(a: Words) -> Words:
-    """a itself; a NaN becomes the canonical one."""
+    """a itself; any NaN becomes the canonical one."""
     return np.where(_is_nan(a), _word(NAN), a)
 
 
 def _order(a: Words) -> npt.NDArray[np.int32]:
-    """Integers that order words as numbers, -0 below +0."""
+    """Maps words to integers in the order of numbers, -0 below +0."""
     return np.where(a & _word(SIGN) != 0, ~_signed(a & _word(SIGN - 1)), _signed(a))
 
 
@@ -266,13 +266,13 @@ def ishl(a: Words, b: Words) -> Words:
 
 
 def ishr(a: Words, b: Words) -> Words:
-    """a shifted right by b mod 32, copies of the sign coming in."""
+    """a shifted right by b mod 32, filled with copies of the sign."""
     shifted: npt.NDArray[np.int32] = np.asarray(_signed(a) >> _signed(b & _word(31)))
     return shifted.view(np.uint32)
 
 
 def iushr(a: Words, b: Words) -> Words:
-    """a shifted right by b mod 32, zeros coming in."""
+    """a shifted right by b mod 32, filled with zeros."""
     return a >> (b & _word(31))
 
 
@@ -365,4 +365,4 @@ APPLY: dict[Opcode, Callable[..., Any]] = {
     Opcode.F2I: f2i,
     Opcode.FCANON: fcanon,
 }
-"""By opcode; it takes as many arrays as `ARITY` says."""
+"""Maps an opcode to its function, which takes as many arrays as `ARITY` says."""

@@ -1,1 +1,1 @@
-"""The protocol, pure: types, hashing, traces, the rules of the game and of the rounds."""
+"""The protocol as pure functions: types, hashing, Merkle trees, the rules of rounds, money and disputes."""

@@ -7,22 +7,22 @@
     ├── DoctorError          3   doctor           this machine or its set-up is not fit to run
     │   ├── Unfit                unfit            .. a job: too slow for its windows, too small for its tensors
     │   ├── WrongBits            wrong_bits       .. a job: it computes other bits than the specification
-    │   └── Crashed              crashed          .. a job: what runs its Programs died, or was ended
+    │   └── Crashed              crashed          .. a job: the process that runs its Programs died, or was ended
     ├── KeyStoreError        4   key              a key is missing, locked or its password is wrong
     │   ├── AuthError            auth             a request is unsigned, expired or replayed
     │   └── NotOwner             not_owner        another key owns the account's money
     ├── ChainError           5   chain            a transaction reverted or the chain is not the one expected
     ├── FundsError           6   funds            too little balance, stake or allowance
     │   └── BudgetExceeded       budget_exceeded  the job costs more than its hard cap
-    ├── NotFoundError        7   not_found        asked, answered, and it does not exist
-    │   └── BlobMissing          blob_missing     a store was reached and does not hold the block
+    ├── NotFoundError        7   not_found        the holder answered that it does not exist
+    │   └── BlobMissing          blob_missing     a store answered that it does not have the block
     │       └── RowMissing       blob_missing     .. of the dataset, which has this row
     ├── GuardRefused         8   guard_refused    the commitment guard would sign two claims for one slot
-    ├── Unreachable          9   unreachable      nobody answered: this says nothing about what they hold
+    ├── Unreachable          9   unreachable      no answer: nothing is known about the data
     ├── Mismatch            10   mismatch         bytes or values differ from what was committed
     │   ├── BlobCorrupt          blob_corrupt     a block's bytes do not hash to its CID
     │   ├── PayloadInvalid       payload_invalid  a payload has the wrong length, dtype or shape
-    │   └── Malformed            malformed        bytes from outside are not what their reader takes
+    │   └── Malformed            malformed        untrusted bytes have an invalid form
     ├── Inconclusive        11   inconclusive     the evidence decides neither way
     └── TryLater            75   try_later        correct, but not now: waiting helps
 
@@ -38,7 +38,7 @@ class LockstepError(Exception):
     """A failure with a machine-readable code, an exit status, a message and a hint of what to do next.
 
     `message` states what happened, `hint` the next action ("" if none is known). `code` defaults to the
-    class's own; pass a finer one (`code="auth.replayed"`) where a caller must tell cases apart.
+    class's own; pass a finer one (`code="auth.replayed"`) if callers must distinguish cases.
     """
 
     code: str = "internal"
@@ -95,7 +95,7 @@ class WrongBits(DoctorError):
 
 
 class Crashed(DoctorError):
-    """The process that runs a job's Programs died, was too late or talked nonsense; this one is unharmed."""
+    """The process that runs a job's Programs died, was late or sent an invalid answer; this process is unharmed."""
 
     code = "crashed"
 
@@ -114,7 +114,7 @@ class AuthError(KeyStoreError):
 
 
 class NotOwner(KeyStoreError):
-    """Another key than this one owns the account's money."""
+    """Another key owns the account's money."""
 
     code = "not_owner"
 
@@ -140,20 +140,20 @@ class BudgetExceeded(FundsError):
 
 
 class NotFoundError(LockstepError):
-    """The holder was reached, answered, and the thing does not exist there."""
+    """The holder answered that the requested thing does not exist."""
 
     code = "not_found"
     exit_code = 7
 
 
 class BlobMissing(NotFoundError):
-    """A store was reached and does not hold the block."""
+    """A store answered that it does not have the block."""
 
     code = "blob_missing"
 
 
 class RowMissing(BlobMissing):
-    """A store was reached and does not hold the dataset's block that has `row`."""
+    """A store answered that it does not have the dataset's block with `row`."""
 
     def __init__(self, error: BlobMissing, row: int) -> None:
         super().__init__(f"row {row} of the dataset: {error.message}", error.hint)
@@ -194,7 +194,7 @@ class PayloadInvalid(Mismatch):
 
 
 class Malformed(Mismatch):
-    """Bytes from outside are not what their reader takes; most decoders raise an error of their own instead."""
+    """Untrusted bytes have an invalid form; most decoders raise an error of their own instead."""
 
     code = "malformed"
 

@@ -1,4 +1,4 @@
-"""The EVM's hash."""
+"""Keccak-256, the hash of the EVM."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from lockstep.protocol.types import Digest
 
 
 def keccak(data: bytes) -> Digest:
-    """Keccak-256 as the EVM computes it: the padding of the competition, not of FIPS 202."""
+    """Returns Keccak-256 as the EVM computes it, with the padding of the competition instead of FIPS 202's."""
     return Digest(_keccak.new(digest_bits=256, data=data).digest())

@@ -1,4 +1,4 @@
-"""The market's values: a job's parameters, its rounds and its claims, field by field as in IJobMarket.sol."""
+"""Records of the market: a job's parameters, its rounds and its claims, field by field as in IJobMarket.sol."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ NOTHING = Wei(0)
 NEVER = Seconds(0)
 ZERO_ADDRESS = Address("0x" + "00" * 20)
 MAX_CID = 128
-"""Bytes of a content identifier on chain."""
+"""Most bytes of a content identifier on chain."""
 
 
 class JobStatus(IntEnum):
-    """A job's status; CANCELLED still finishes the rounds in flight."""
+    """A job's status; a CANCELLED job still finishes the rounds in flight."""
 
     NONE = 0
     ACTIVE = 1
     CANCELLED = 2
     DONE = 3
     VOID = 4
-    """Proven invalid: nothing goes on, `release` and `finish` pay what the deposit owes."""
+    """Proven invalid: no further rounds; `release` and `finish` pay what the deposit owes."""
 
 
 class Phase(IntEnum):
-    """A round's phase. Each act has one phase in which it is allowed."""
+    """A round's phase. Each act is allowed in one phase."""
 
     NONE = 0
     JOINING = 1
@@ -63,7 +63,7 @@ class Phase(IntEnum):
 
 
 class ClaimStatus(IntEnum):
-    """A claim's status. REVEALED to MISSING can be convicted."""
+    """A claim's status. Claims from REVEALED to MISSING can be convicted."""
 
     NONE = 0
     JOINED = 1
@@ -71,9 +71,9 @@ class ClaimStatus(IntEnum):
     REVEALED = 3
     ACCEPTED = 4
     EXCLUDED = 5
-    """Revealed, and left out of the merge."""
+    """Revealed, but left out of the merge."""
     MISSING = 6
-    """Revealed, and its payload was demanded in vain."""
+    """Revealed, but its payload was demanded and not shown."""
     ABSENT = 7
     FINAL = 8
     CONVICTED = 9
@@ -82,135 +82,136 @@ class ClaimStatus(IntEnum):
 
 @dataclass(frozen=True)
 class SpecRef:
-    """The job's spec, and what its Programs are written in."""
+    """The job's spec, and the language of its Programs."""
 
     digest: Digest
-    """SHA-256 of the spec's one block: the digest in its CID."""
+    """SHA-256 of the spec's only block, which is the digest in its CID."""
     profile: int = 1
-    """The arithmetic."""
+    """The arithmetic profile."""
     opset: int = 1
-    """The kinds of ops that a Program may have."""
+    """The op-set: the kinds of ops that a Program may have."""
 
 
 @dataclass(frozen=True)
 class Genesis:
-    """The state roots that the first round starts from."""
+    """State roots from which the first round starts."""
 
     shared: StateRoot
     outer: StateRoot
     shared_depth: int
-    """b: depth of the shared and of the outer subtree."""
+    """b, the depth of the shared and of the outer subtree."""
 
 
 @dataclass(frozen=True)
 class RoundSchedule:
-    """The number of rounds, the limits on lead and failures, and each round's base."""
+    """The number of rounds, the limits on rounds in flight and on failures, and each round's base."""
 
     rounds: int
     max_lead: int
-    """Rounds that may run ahead of the last settled one, this one counted."""
+    """Most rounds after the last settled one that may run, the new one included."""
     max_fail: int
-    """More failed rounds than this end the job."""
+    """Most failed rounds; one more ends the job."""
     base_lag: int = 1
-    """d: round r starts from the merge of round r - d. Today 1."""
+    """d: round r starts from the merge of round r - d. Only 1 is allowed today."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The durations of a round's phases and of a game's clocks; a role has windows of its own."""
+    """Durations of a round's phases and of a game's clocks; a role has further windows of its own."""
 
     join_seconds: Seconds
     challenge_seconds: Seconds
-    """From the reveal (or merge) of a claim: how long games may be opened on it."""
+    """Time after the reveal (or merge) of a claim in which games may be opened on it."""
     answer_seconds: Seconds
-    """Within which a demand for data must be answered."""
+    """Time in which a demand for data must be answered."""
     audit_seconds: Seconds
-    """A witness's time to commit, then the owners' to publish their traces, then the witness's to reveal."""
+    """Time for witnesses to commit; then for owners to publish their traces, and for witnesses to reveal."""
     clock_seconds: Seconds
-    """T of each side's clock in a game."""
+    """T, each side's clock in a game."""
     step_seconds: Seconds
-    """tau: what every further game that the defender has open, on whatever claims, adds to its clock."""
+    """tau, by which each further open game of the defender, on any claim, extends its clock."""
 
 
 @dataclass(frozen=True)
 class Merging:
-    """The merge's Program, aggregator, turns, price and stake."""
+    """The merge: its Program, aggregator, turns, price and stake."""
 
     program: Digest
     aggregator: Address
-    """Merges first; the zero address: nobody does."""
+    """The account that merges first; the zero address for none."""
     turn_seconds: Seconds
-    """The length of each merge turn: the aggregator's, then each accepted slot owner's."""
+    """Length of each merge turn: the aggregator's, then each accepted slot owner's."""
     price: Wei
     stake: Wei
 
 
 @dataclass(frozen=True)
 class Pricing:
-    """The stakes of challengers and witnesses, and the price of gas in tokens."""
+    """Stakes of challengers and witnesses, and the price of gas in tokens."""
 
     bond: Wei
-    """The tokens that a challenger locks per game, beside the price of gas."""
+    """Tokens that a challenger locks per game, in addition to the price of gas."""
     witness_stake: Wei
     gas_price: Wei
-    """Tokens for one gas at the cap."""
+    """Tokens for one gas at the fee cap."""
     fee_cap: int
-    """The cap, wei per gas: above it gas costs no more than at it."""
+    """The fee cap in wei per gas: above it, gas is priced as at the cap."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """The work, windows and pay of one kind of slot; field by field the Solidity struct."""
+    """Work, windows and pay of one kind of slot; field by field the Solidity struct."""
 
     step_program: Digest
     encode_program: Digest
     dataset_root: Digest
-    """tensor_root of the i32 tensor of dims (dataset_rows, row_length) that the role's slots draw from."""
+    """Root of the i32 tensor (dataset_rows, row_length) from which the role's slots draw."""
     dataset_rows: int
     row_length: int
     zero_carry: StateRoot
     zero_payload: StateRoot
-    """The payload root that stands in the merge for a slot without an accepted claim."""
+    """Payload root that a merge uses for a slot without an accepted claim."""
     carry_depth: int
-    """Depth of the carry. Today shared_depth."""
+    """Depth of the carry (persisted worker state). It must equal shared_depth today."""
     payload_depth: int
-    """p: depth of one payload subtree; p + ceil(log2 slots) >= b."""
+    """p, the depth of one payload subtree; p + ceil(log2 slots) >= b."""
     carry_period: int
-    """Rounds after which a slot starts from a zero carry again; 0: it always does, and nothing of a worker's own state
-    survives a round."""
+    """Rounds after which a slot starts from a zero carry again; 0: every round starts from zero, so that no worker
+    state survives a round.
+    """
     merged: bool
-    """True if the merge reads the role's payloads. Today it does."""
+    """True if the merge reads the role's payloads. It must be True today."""
     inner_steps: int
-    """H."""
+    """H, the training steps per round."""
     slots: int
     min_slots: int
-    """Fewer accepted claims than this fail the round."""
+    """Least number of accepted claims; with fewer the round fails."""
     train_seconds: Seconds
     reveal_seconds: Seconds
     attest_seconds: Seconds
     slot_price: Wei
-    """Also the fine for not revealing."""
+    """Pay of one slot; also the fine for a missing reveal."""
     slot_stake: Wei
     witnesses: int = 0
-    """Drawn for every round, for this role's slots."""
+    """Number of witnesses drawn for this role's slots in every round."""
     witness_fee: Wei = NOTHING
     inbox_role: int = 0
     inbox_lag: int = 0
-    """l: a slot reads the accepted payloads of role `inbox_role` in round r - l. Today 0: of none."""
+    """l: a slot reads the accepted payloads of role `inbox_role` in round r - l. It must be 0 today: no inbox."""
 
     @property
     def carries(self) -> bool:
-        """True if a slot's own state may survive a round: `encode` puts out the carry beside the payload."""
+        """True if a slot's state may survive a round: `encode` then outputs the carry together with the payload."""
         return self.carry_period > 0
 
     @property
     def transitions(self) -> int:
-        """T of a slot claim: H steps and the encode."""
+        """T of a slot's claim: H steps and the encode."""
         return self.inner_steps + 1
 
     @property
     def slot_depth(self) -> int:
-        """q: ceil(log2 slots)."""
+        """q = ceil(log2 slots)."""
         return ceil_log2(self.slots)
 
 
@@ -218,7 +219,8 @@ class Role:
 class JobParams:
     """A job's immutable parameters, in groups; their hash is part of the JobId. Field order is the ABI's.
 
-    Fields whose other values are refused today are there so that no id moves when they are allowed (job_rules).
+    Some fields allow a single value today (job_rules); they exist so that ids stay the same when other values are
+    allowed.
     """
 
     spec: SpecRef
@@ -228,37 +230,39 @@ class JobParams:
     merge: Merging
     prices: Pricing
     roles: tuple[Role, ...]
-    """One to four kinds of slots. Slots are numbered through: the first role's come first."""
+    """One to four kinds of slots. Slots are numbered consecutively, those of the first role first."""
 
     @property
     def role(self) -> Role:
-        """The one role of a job whose slots all do the same: of every job today."""
+        """The only role of a job; every job has one today."""
         (role,) = self.roles
         return role
 
     @property
     def sections(self) -> Sections:
-        """The parts of the job's states."""
+        """The sections of the job's states."""
         return Sections(self.genesis.shared_depth, self.role.payload_depth, self.role.slots)
 
     @property
     def round_pay(self) -> Wei:
-        """The pay of a round in which everybody is paid."""
+        """Pay of a round in which everyone is paid."""
         role = self.role
         return Wei(role.slots * role.slot_price + self.merge.price + role.witnesses * role.witness_fee)
 
     @property
     def escrow(self) -> Wei:
-        """The least escrow: every round paid in full."""
+        """Least escrow: every round is paid in full."""
         return Wei(self.schedule.rounds * self.round_pay)
 
     @property
     def deposit(self) -> Wei:
-        """The requester's payment beside the escrow: the pay of every round that can be in flight, and one more."""
+        """The requester's deposit in addition to the escrow: the pay of every round that can be in flight, and of one
+        more.
+        """
         return Wei((self.schedule.max_lead + 1) * self.round_pay)
 
     def encode(self) -> bytes:
-        """abi.encode: where the value begins, its groups, where the roles begin, their number, the roles."""
+        """Returns the ABI encoding: offset of the value, its groups, offset and number of the roles, the roles."""
         *groups, roles = (getattr(self, field.name) for field in fields(self))
         fixed = b"".join(_words(group) for group in groups)
         head = word(32) + fixed + word(len(fixed) + 32)
@@ -271,7 +275,8 @@ def _words(group: SpecRef | Genesis | RoundSchedule | Windows | Merging | Pricin
 
 def word(value: bytes | int | str) -> bytes:
     """Encodes a value as one ABI word: bytes32 unchanged, an unsigned integer big-endian, an address padded on the
-    left."""
+    left.
+    """
     if isinstance(value, bytes):
         if len(value) != 32:
             raise ValueError(f"{len(value)} bytes for a bytes32")
@@ -282,35 +287,37 @@ def word(value: bytes | int | str) -> bytes:
 
 @dataclass
 class JobState:
-    """A job's books. escrow = paid + refunded + fees_due once it is DONE."""
+    """A job's accounts. escrow = paid + refunded + fees_due once the job is DONE."""
 
     requester: Address
     status: JobStatus
     started: int = 0
-    """Rounds started so far, voided ones not counted: the next round's number."""
+    """Rounds started so far, without voided ones: the number of the next round."""
     settled: int = 0
-    """Leading rounds that are FINAL, or FAILED with nothing to judge."""
+    """Leading rounds that are FINAL, or FAILED with no claim to judge."""
     failed: int = 0
-    """Rounds that failed, voided ones not counted."""
+    """Failed rounds, without voided ones."""
     attempt: int = 0
-    """Raised by every convicted merge; part of the ids of the claims made after it."""
+    """Incremented by every convicted merge; part of the ids of later claims."""
     escrow: Wei = NOTHING
     paid: Wei = NOTHING
     refunded: Wei = NOTHING
     deposit: Wei = NOTHING
-    """The tokens that a void job still has for those who worked on it, and for its prover."""
+    """Tokens that a void job still has for its workers and its prover."""
     fees_due: Wei = NOTHING
-    """Fees of witnesses who were drawn and are neither paid nor out of time."""
+    """Fees of drawn witnesses who are not yet paid and can still be paid."""
     prover: Address = ZERO_ADDRESS
-    """The account that proved the job invalid; the zero address if nobody did."""
+    """The account that proved the job invalid; the zero address for none."""
     lingering: int = 0
-    """Games open on claims of rounds that a convicted merge voided."""
+    """Open games on claims of rounds that a convicted merge voided."""
 
 
 @dataclass
 class Round:
-    """One round as stored, field by field the Solidity struct: JOINING stands for every phase before the freeze;
-    `rounds.phase` tells them apart."""
+    """One round as stored, field by field the Solidity struct.
+
+    The stored phase JOINING covers every phase before the freeze; `views.phase` distinguishes them.
+    """
 
     phase: Phase = Phase.NONE
     attempt: int = 0
@@ -319,8 +326,9 @@ class Round:
     revealed: int = 0
     accepted: int = 0
     turn: int = 0
-    """Merge turns passed over, or the turn in which it was first merged since: 0 is the aggregator's, k the k-th
-    accepted slot's in seed order."""
+    """Number of passed merge turns, or the turn of the first merge: 0 is the aggregator's, k the k-th accepted slot's
+    in seed order.
+    """
     commit_ends: Seconds = NEVER
     reveal_ends: Seconds = NEVER
     attest_ends: Seconds = NEVER
@@ -328,36 +336,40 @@ class Round:
     seed_block: int = 0
     open_games: int = 0
     merge_opens: Seconds = NEVER
-    """The time at which its merge turns began, or at which it failed; of a settled one, at which stakes came free."""
+    """Time at which merge turns began, or at which the round failed; for a settled round the time at which stakes were
+    unlocked.
+    """
     silent: int = 0
     """Owners of slots that were convicted before they gave a receipt."""
     merged_at: Seconds = NEVER
-    """The time of the merge, or of the failure of a round in which claims were revealed."""
+    """Time of the merge, or of the failure of a round with revealed claims."""
     receipts: int = 0
-    """The number of receipts given."""
+    """Number of receipts given."""
     witnesses: int = 0
-    """Drawn, once `drawn`."""
+    """Number of witnesses drawn, once `drawn`."""
     drawn: bool = False
     demands: int = 0
-    """For payloads of this round, answered or not."""
+    """Number of demands for payloads of this round, answered or not."""
     backed: int = 0
-    """Later rounds whose pay the merge's stake covers."""
+    """Number of later rounds whose pay the merge's stake covers."""
     due: bool = False
-    """VOID, and its work is still to be paid from the slash that voided it."""
+    """True if the round is VOID and its work must still be paid from the slash that voided it."""
     seed: Seed = NO_SEED
     base: StateRoot = NO_STATE
     outer: StateRoot = NO_STATE
     merge_in: StateRoot = NO_STATE
     spoke: int = 0
-    """Bit s: the owner of slot s has spoken; bit 64 + i: the i-th witness."""
+    """Bit s: the owner of slot s gave a receipt; bit 64 + i: the i-th witness did."""
     named: tuple[int, int] = (0, 0)
-    """Receipts that name a slot, without its owner's: a byte a slot, 32 slots a word (protocol/market/receipts.py)."""
+    """For each slot the number of receipts of others that name it: one byte per slot, 32 slots per word
+    (protocol/market/receipts.py).
+    """
     mask: int = 0
     """Bit s: slot s was accepted."""
     merge_claim: ClaimId = NO_CLAIM
     next_shared: StateRoot = NO_STATE
     next_outer: StateRoot = NO_STATE
-    """The next round's base: the outputs of the standing merge; this round's own base if it failed."""
+    """The next round's base: the outputs of the valid merge, or this round's own base if it failed."""
 
 
 @dataclass
@@ -368,26 +380,28 @@ class Claim:
     worker: Address = ZERO_ADDRESS
     status: ClaimStatus = ClaimStatus.NONE
     claimed_at: Seconds = NEVER
-    """The time of the claim's reveal or merge; the challenge window starts here."""
+    """Time of the claim's reveal or merge; the challenge window starts then."""
     round: int = 0
     transitions: int = 0
-    """T."""
+    """T, the number of transitions."""
     attempt: int = 0
     slot: int = 0
-    """MERGE_SLOT for a merge."""
+    """Slot number; MERGE_SLOT for a merge."""
     open_games: int = 0
     convicted_at: int = 0
-    """The transition that was proven wrong; 0 where none was (a clock ran out, two signatures)."""
+    """The transition proven wrong; 0 if none was (a clock ran out, or two signatures)."""
     games: int = 0
-    """Opened on it so far."""
+    """Number of games opened on it so far."""
     carries: bool = False
-    """True if S_0 holds the carry of its worker's claim of the slot in the round before, not zero."""
+    """True if S_0 holds the carry of the worker's claim for the slot in the previous round; otherwise the carry is
+    zero.
+    """
     digest: Digest = ZERO
-    """The commitment, and from the reveal on the hash of its body."""
+    """The commitment; after the reveal the hash of the claim's body."""
 
     @property
     def is_merge(self) -> bool:
-        """True if the claim is for a merge and not a slot."""
+        """True if the claim is for a merge."""
         return self.slot == MERGE_SLOT
 
 
@@ -401,7 +415,7 @@ class Body:
 
     @property
     def words(self) -> tuple[Digest, Digest, Digest]:
-        """The three words that a game shows of the claim from which a carry comes."""
+        """Returns the three words by which a game identifies the claim from which a carry comes."""
         return Digest(self.trace_root), Digest(self.out), Digest(self.out2)
 
 
@@ -413,33 +427,37 @@ class Reveal:
     nonce: Digest
     """32 random bytes, kept until the reveal."""
     proof_t: tuple[Digest, ...]
-    """node(out, out2) is leaf T of the trace: siblings upward."""
+    """Proof that node(out, out2) is leaf T of the trace: siblings upward."""
     trace_cid: str
-    """At most MAX_CID bytes, as `payload_cid`."""
+    """At most MAX_CID bytes, as for `payload_cid`."""
     payload_cid: str
     carries: bool = False
-    """True if it starts from the carry of the worker's own claim of the slot in the round before; else from zero."""
+    """True if the claim starts from the carry of the worker's own claim for the slot in the previous round; False: from
+    zero.
+    """
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """A signed availability attestation: bit s of `mask` says that the speaker fetched and decoded slot s's payload."""
+    """A signed availability attestation: bit s of `mask` states that the speaker fetched and decoded the payload of
+    slot s.
+    """
 
     who: int
-    """s: the owner of slot s; 64 + i: the round's i-th drawn witness."""
+    """The speaker: s for the owner of slot s, 64 + i for the round's i-th drawn witness."""
     mask: int
     signature: bytes
-    """The signature of `protocol.market.ids.receipt_hash`, by the speaker or its delegate."""
+    """Signature of `protocol.market.ids.receipt_hash` by the speaker or its delegate."""
 
 
 @dataclass(frozen=True)
 class GameTerms:
-    """The terms that the market gives a game when it opens."""
+    """Terms that the market gives a game when it opens."""
 
     defender: Address
     transitions: int
     games: int
-    """Opened on the claim before this one."""
+    """Number of games opened on the claim before this one."""
     clock_seconds: Seconds
     step_seconds: Seconds
     bond: Wei

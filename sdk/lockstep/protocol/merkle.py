@@ -1,7 +1,7 @@
 """SHA-256 Merkle commitments: leaves of 1 KiB, trees padded with EMPTY, proofs as sibling lists.
 
-Domain bytes keep the four kinds of hash apart: 0x00 leaf, 0x01 node, 0x02 tensor, 0x03 Program.
-The native module `_hash` computes the same digests, several leaves at a time; without it hashlib does.
+A domain byte distinguishes the four kinds of hash: 0x00 leaf, 0x01 node, 0x02 tensor, 0x03 Program. The native module
+`_hash` computes the same digests, several leaves at a time; without it hashlib does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_DEPTH = 40
 
 
 def leaf(data: bytes) -> Digest:
-    """SHA256(0x00 ‖ data)."""
+    """Hashes a leaf: SHA256(0x00 ‖ data)."""
     return Digest(sha256(b"\x00" + data).digest())
 
 
@@ -51,12 +51,12 @@ EMPTY = _empties()
 
 
 def ceil_log2(count: int) -> int:
-    """The least d with 2^d >= count; count >= 1."""
+    """Returns the least d with 2^d >= count, for count >= 1."""
     return (count - 1).bit_length()
 
 
 def levels(leaves: Sequence[bytes], depth: int | None = None) -> list[list[Digest]]:
-    """All levels, leaves first, root last; level k lists only the nodes that are not Z_k on the right margin.
+    """Returns all levels, leaves first, root last; level k omits the trailing nodes equal to Z_k.
 
     `depth` pads to 2^depth leaves (default: the next power of two).
     """
@@ -74,23 +74,23 @@ def levels(leaves: Sequence[bytes], depth: int | None = None) -> list[list[Diges
 
 
 def node_at(tree_levels: Sequence[Sequence[Digest]], height: int, index: int) -> Digest:
-    """Returns the node `height` levels above the leaves; Z_height if it is beyond the end of its level."""
+    """Returns the node `height` levels above the leaves; Z_height beyond the end of its level."""
     level = tree_levels[height]
     return level[index] if index < len(level) else EMPTY[height]
 
 
 def tree(leaves: Sequence[bytes], depth: int | None = None) -> Digest:
-    """The Merkle root of leaf *hashes*, padded with EMPTY; no leaves at all give Z_depth."""
+    """Returns the Merkle root of leaf *hashes*, padded with EMPTY; Z_depth if there are no leaves."""
     return node_at(levels(leaves, depth), -1 if depth is None else depth, 0) if leaves else EMPTY[depth or 0]
 
 
 def proof(tree_levels: Sequence[Sequence[Digest]], index: int, start: int = 0) -> list[Digest]:
-    """Siblings of the node `index` at height `start`, upward to the root."""
+    """Returns the siblings of node `index` at height `start`, upward to the root."""
     return [node_at(tree_levels, k, (index >> (k - start)) ^ 1) for k in range(start, len(tree_levels) - 1)]
 
 
 def climb(start: bytes, index: int, siblings: Sequence[bytes]) -> Digest:
-    """The root that `siblings` lead to from `start` at position `index`."""
+    """Returns the root that `siblings` give for the node `start` at position `index`."""
     current = Digest(start)
     for sibling in siblings:
         current = node(sibling, current) if index & 1 else node(current, sibling)
@@ -99,19 +99,21 @@ def climb(start: bytes, index: int, siblings: Sequence[bytes]) -> Digest:
 
 
 def verify(root: bytes, start: bytes, index: int, siblings: Sequence[bytes]) -> bool:
-    """Returns True if `start` stands at `index` under `root`; False for an index beyond the tree."""
+    """Returns True if `start` is at `index` under `root`; False for an index beyond the tree."""
     return index >> len(siblings) == 0 and climb(start, index, siblings) == root
 
 
 def require(root: bytes, start: bytes, index: int, depth: int, siblings: Sequence[bytes]) -> None:
-    """Raises what the contract reverts with unless `start` is at `index` of the tree of that depth under `root`."""
+    """Raises the contract's revert unless `start` is at `index` of a tree of this depth under `root`."""
     # INVARIANT: a tree's depth comes from the claim or the Program, never from the proof that a mover sends.
     if len(siblings) != depth or not verify(root, start, index, siblings):
         raise revert("ProofInvalid")
 
 
 def lift(root: bytes, depth: int, to: int) -> Digest:
-    """The root of a tree of depth `to` whose first 2^depth leaves are under `root`, the others EMPTY."""
+    """Returns the root of a tree of depth `to` whose first 2^depth leaves are under `root`, and whose others are
+    EMPTY.
+    """
     current = Digest(root)
     for k in range(depth, to):
         current = node(current, EMPTY[k])
@@ -119,13 +121,13 @@ def lift(root: bytes, depth: int, to: int) -> Digest:
 
 
 def leaf_count(data_bytes: int) -> int:
-    """Leaves of contents of that many bytes (>= 4)."""
+    """Returns the number of leaves for contents of that many bytes (>= 4)."""
     return -(-data_bytes // LEAF_BYTES)
 
 
 @dataclass(frozen=True)
 class Level(Sequence[Digest]):
-    """One level of a tree in one piece: 32 bytes a node, whatever the number of nodes."""
+    """One level of a tree as a single buffer: 32 bytes per node."""
 
     packed: bytes = field(repr=False)
 
@@ -148,7 +150,7 @@ class Level(Sequence[Digest]):
 
 
 def data_levels(data: bytes | memoryview) -> list[Level]:
-    """`levels` over the 1 KiB leaves of a tensor's contents."""
+    """Returns `levels` over the 1 KiB leaves of a tensor's contents."""
     view = memoryview(data).cast("B")
     if _native is not None:
         return [Level(level) for level in _native.tree_levels(view, threads=1)]
@@ -157,7 +159,9 @@ def data_levels(data: bytes | memoryview) -> list[Level]:
 
 
 def data_root(data: bytes | memoryview, threads: int = 1) -> Digest:
-    """The tree over the 1 KiB leaves of a tensor's contents; equal for all `threads`, Z_0 for none."""
+    """Returns the root over the 1 KiB leaves of a tensor's contents, independent of `threads`; Z_0 for empty
+    contents.
+    """
     view = memoryview(data).cast("B")
     if not view:
         return EMPTY[0]
@@ -168,7 +172,7 @@ def data_root(data: bytes | memoryview, threads: int = 1) -> Digest:
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """The dtype and shape that a tensor root binds beside the contents."""
+    """Dtype and shape of a tensor, which its root binds together with the contents."""
 
     dtype: int
     """0 = f32, 1 = i32."""
@@ -176,7 +180,7 @@ class TensorHeader:
     """() for a scalar; every dimension >= 1."""
 
     def encode(self) -> bytes:
-        """dtype u8 ‖ rank u8 ‖ dims u32 each."""
+        """Encodes dtype u8 ‖ rank u8 ‖ dims u32 each."""
         return bytes((self.dtype, len(self.shape))) + b"".join(d.to_bytes(4, "big") for d in self.shape)
 
     @property
@@ -199,12 +203,15 @@ class TensorHeader:
 
 
 def tensor_root_of_tree(header: TensorHeader, tree_root: bytes) -> TensorRoot:
-    """SHA256(0x02 ‖ header ‖ tree)."""
+    """Returns SHA256(0x02 ‖ header ‖ tree)."""
     return TensorRoot(sha256(b"\x02" + header.encode() + tree_root).digest())
 
 
 def tensor_root(dtype: int, shape: Sequence[int], data: bytes | memoryview, threads: int = 1) -> TensorRoot:
-    """The root of a tensor of little-endian row-major words; refuses contents of another length."""
+    """Returns the root of a tensor of little-endian words, row-major.
+
+    Raises ValueError for contents of another length.
+    """
     header = TensorHeader(dtype, tuple(shape))
     view = memoryview(data).cast("B")
     if len(view) != 4 * header.elements:
@@ -213,10 +220,10 @@ def tensor_root(dtype: int, shape: Sequence[int], data: bytes | memoryview, thre
 
 
 def scalar_root(dtype: int, word: int) -> TensorRoot:
-    """The root of a scalar holding the 32-bit `word`."""
+    """Returns the root of a scalar with the 32-bit `word`."""
     return tensor_root(dtype, (), (word & 0xFFFFFFFF).to_bytes(4, "little"))
 
 
 def program_root(header: bytes, ops_root: bytes, consts_root: bytes) -> ProgramRoot:
-    """SHA256(0x03 ‖ leaf(header) ‖ ops_root ‖ consts_root)."""
+    """Returns SHA256(0x03 ‖ leaf(header) ‖ ops_root ‖ consts_root)."""
     return ProgramRoot(sha256(b"\x03" + leaf(header) + ops_root + consts_root).digest())

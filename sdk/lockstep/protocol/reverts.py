@@ -1,6 +1,7 @@
-"""The rules that a transaction can break, by the names of contracts/libraries/Errors.sol, each with its hint.
+"""Errors with which contracts revert, under the names of contracts/libraries/Errors.sol, each with a hint.
 
-The twin raises them, the chain package decodes them from a revert: a `ChainError` whose code is "chain.<Name>".
+The twin raises them, and the chain package decodes them from a revert: each is a `ChainError` with the code
+"chain.<Name>".
 """
 
 from __future__ import annotations
@@ -93,32 +94,32 @@ _FUNDS = {"StakeTooLow", "EscrowInsufficient", "ERC20InsufficientBalance", "ERC2
 
 
 class Reverted(LockstepError):
-    """A transaction that broke a rule: what its contract reverts with."""
+    """A contract reverts a transaction."""
 
     def __init__(self, rule: str, values: tuple[Any, ...], message: str, hint: str, code: str) -> None:
         super().__init__(message, hint, code=code)
         self.rule = rule
         """The Solidity error's name."""
         self.values = values
-        """Its arguments."""
+        """The error's arguments."""
 
 
 class ChainRevert(Reverted, ChainError):
-    """A rule of the contracts."""
+    """A transaction breaks a rule of the contracts."""
 
 
 class FundsRevert(Reverted, FundsError):
-    """A rule that asks for more tokens."""
+    """A transaction needs more tokens than the account has."""
 
 
 def described(rule: str, values: tuple[Any, ...]) -> str:
-    """Name(value, value, ...), bytes in hexadecimal."""
+    """Formats a revert as Name(value, value, ...), with bytes in hexadecimal."""
     shown = ", ".join(f"0x{a.hex()}" if isinstance(a, bytes) else str(a) for a in values)
     return f"{rule}({shown})"
 
 
 def revert(name: str, *arguments: Any) -> ChainRevert | FundsRevert:
-    """The error for a broken rule; `arguments` as the Solidity error has them."""
+    """Returns the error for a broken rule; `arguments` are those of the Solidity error."""
     kind = FundsRevert if name in _FUNDS else ChainRevert
     prefix = "funds" if name in _FUNDS else "chain"
     hint = HINTS.get(name, "look the rule up in docs/protocol.md")

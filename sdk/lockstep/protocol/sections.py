@@ -1,4 +1,5 @@
-"""The parts of a job's states: docs/protocol.md section 3, in entries. A part that is not full ends in EMPTY ones.
+"""Sections of a job's states, in entries (docs/protocol.md section 3). A section that is not full ends in EMPTY
+entries.
 
 of a slot         live | anchor | carry | clock              each of 2^b entries
 after encode      payload | carried                          each of 2^p
@@ -17,7 +18,7 @@ Entry = TypeVar("Entry")
 
 
 class Sections:
-    """The slices of a job's states, the entries of clock and mask, and states made of their parts."""
+    """Slices of a job's states by section, entries of clock and mask, and functions that assemble states."""
 
     def __init__(self, shared_depth: int, payload_depth: int, slots: int) -> None:
         self.shared_depth, self.payload_depth, self.slots = shared_depth, payload_depth, slots
@@ -28,33 +29,33 @@ class Sections:
         self.payload, self.carried = slice(0, payload), slice(payload, 2 * payload)
         self.shared, self.outer = slice(0, part), slice(part, 2 * part)
         self.received = slice(2 * self._half, 2 * self._half + slots * payload)
-        """The payloads of all slots."""
+        """Slice of all slots' payloads."""
         self.mask = 3 * self._half
 
     @property
     def payloads(self) -> list[slice]:
-        """The payload of each slot in a merge."""
+        """Returns the slice of each slot's payload in a merge."""
         width, room = self.payload.stop, self.received
         return [slice(at, at + width) for at in range(room.start, room.stop, width)]
 
     def slot_state(
         self, live: Sequence[Entry], anchor: Sequence[Entry], carry: Sequence[Entry], clock: Entry
     ) -> list[Entry | None]:
-        """A slot's state."""
+        """Assembles a slot's state."""
         return _joined(self.live.stop, live, anchor, carry, [clock])
 
     def encoded(self, payload: Sequence[Entry], carried: Sequence[Entry] = ()) -> list[Entry | None]:
-        """The state after `encode`."""
+        """Assembles the state after `encode`."""
         return _joined(self.payload.stop, payload, carried)
 
     def checkpoint(self, shared: Sequence[Entry], outer: Sequence[Entry]) -> list[Entry | None]:
-        """The state after a merge."""
+        """Assembles the state after a merge."""
         return _joined(self.shared.stop, shared, outer)
 
     def merge_state(
         self, shared: Sequence[Entry], outer: Sequence[Entry], payloads: Sequence[Sequence[Entry]], mask: Entry
     ) -> list[Entry | None]:
-        """A merge's state, from the payload of each slot."""
+        """Assembles a merge's input state from the payload of each slot."""
         received = _joined(self.payload.stop, *payloads)
         return [*_joined(2 * self._half, self.checkpoint(shared, outer)), *_joined(self._half, received, [mask])]
 

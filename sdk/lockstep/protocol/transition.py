@@ -1,9 +1,9 @@
-"""The state transition: one call of one contract, all or nothing; and everything that the contracts answer.
+"""The state transition function: applies one call of one contract atomically, and answers view functions.
 
     apply(state, block, call) -> (State, events)      or raises what the contract reverts with
     view(state, block, contract, function, ...)       the answer of a `view` function
 
-Both know the contracts and their functions by the names of the ABI.
+Contracts and functions have their names in the ABI.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from lockstep.protocol.programs import defects
 from lockstep.protocol.types import Address, GameId
 
 Verb = Callable[..., Any]
-"""(draft, sender, *arguments) -> what the function returns."""
+"""Maps (draft, sender, *arguments) to the function's return value."""
 View = Callable[..., Any]
-"""(state, block, *arguments) -> the answer."""
+"""Maps (state, block, *arguments) to the answer."""
 
 
 def apply(state: State, block: Block, call: MarketCall) -> tuple[State, tuple[Emitted, ...]]:
-    """The State after a call, and its events in order. Raises `Reverted` where the contract reverts."""
+    """Returns the State after a call, and its events in order. Raises `Reverted` where the contract reverts."""
     after, events, _ = execute(state, block, call)
     return after, events
 
 
 def execute(state: State, block: Block, call: MarketCall) -> tuple[State, tuple[Emitted, ...], Any]:
-    """As `apply`, with the call's return value."""
+    """Applies a call as `apply`; also returns the call's return value."""
     verb = VERBS.get((call.contract, call.function))
     if verb is None:
         raise LookupError(f"{call.contract} has no function {call.function}")
@@ -184,7 +184,7 @@ VERBS: dict[tuple[str, str], Verb] = {
     ("DisputeGame", "equivocate"): court.equivocate,
     ("DisputeGame", "resolve"): court.resolve,
 }
-"""Every function that writes, by (contract, name)."""
+"""Functions that write, by (contract, name)."""
 
 VIEWS: dict[tuple[str, str], View] = {
     ("TestToken", "name"): lambda s, b: token.NAME,
@@ -263,7 +263,7 @@ VIEWS: dict[tuple[str, str], View] = {
     ("DisputeGame", "gameIdOf"): lambda s, b, claim, challenger, nonce: game.game_id(claim, challenger, nonce),
     ("DisputeGame", "defending"): lambda s, b, account: s.defending[account],
 }
-"""Every function that only reads, by (contract, name)."""
+"""Functions that only read, by (contract, name)."""
 
 STRUCTS: dict[str, type] = {
     "JobParams": JobParams,
@@ -293,4 +293,4 @@ STRUCTS: dict[str, type] = {
     "Work": court.Work,
     "Signed": court.Signed,
 }
-"""The class of each struct that a call carries, by its name in Solidity; fields are in the ABI's order."""
+"""Maps the Solidity name of each struct that a call carries to its class; fields are in the ABI's order."""

@@ -1,4 +1,4 @@
-"""Named types: the vocabulary that signatures are written in."""
+"""Named types for signatures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Address = NewType("Address", str)
 """A checksummed 20-byte account."""
 
 Step = NewType("Step", int)
-"""t of a claim: 1..T."""
+"""A step t of a claim: 1..T."""
 
 Seconds = NewType("Seconds", int)
 """Seconds of chain time (the latest block's timestamp); never of a machine's clock."""

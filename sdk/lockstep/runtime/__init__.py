@@ -1,1 +1,1 @@
-"""Parts of a market process: its party on chain, guard, transaction sender, back-off, executors, logs and metrics."""
+"""Shared parts of market processes: account, guard, transaction sender, back-off, executors, logs, metrics."""

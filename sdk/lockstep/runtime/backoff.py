@@ -19,7 +19,7 @@ class Backoff(Generic[Key]):
 
     def in_backoff(self, key: Key, now: float) -> bool:
         """Returns True if it is too early to try the key again."""
-        # One look-up: the key may succeed on another thread.
+        # A single look-up, because the key may succeed on another thread.
         until, _ = self._delays.get(key, (now, 0.0))
         return now < until
 
@@ -37,14 +37,14 @@ class Backoff(Generic[Key]):
         return int(self._delays[key][0]) if key in self._delays else None
 
     def __contains__(self, key: Key) -> bool:
-        """Returns True if the key failed, and did not succeed since."""
+        """Returns True if the key failed and has not succeeded since."""
         return key in self._delays
 
     @property
     def failing(self) -> int:
-        """The number of keys that failed, and did not succeed since."""
+        """Number of keys that failed and have not succeeded since."""
         return len(self._delays)
 
     def succeeded(self, key: Key) -> None:
-        """Forget the key's failures."""
+        """Forgets the key's failures."""
         self._delays.pop(key, None)

@@ -1,7 +1,7 @@
 """A support bundle: the facts about a program and its home that a supporter needs, without secrets.
 
-Everything is collected by name: no file of the home is copied. All of it passes a `Cleaner`, which removes the home's
-keys and password in every spelling, and everything of a URL but scheme, host and port.
+Only named facts are collected: no file of the home is copied. All text passes a `Cleaner`, which removes the home's
+keys and password in every spelling, and everything in URLs except scheme, host and port.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ OUTBOX_COLUMNS = ("key", "nonce", "label", "recipient", "value", "gas", "tip", "
 """The outbox columns in a bundle; signed bytes and call data are left out."""
 FOLDER = "lockstep-support"
 LEAST_CHARACTERS = 4
-"""Shorter spellings of a secret are not searched for: they would match ordinary words."""
+"""Length below which spellings of a secret are not searched for: they would match ordinary words."""
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^/\s\"'<>\\)\]}][^\s\"'<>\\)\]}]*", re.IGNORECASE)
 Part = Callable[[], Any]
-"""A function that returns one file of the bundle: its text, or a value that becomes JSON."""
+"""Returns one file of the bundle: its text, or a value that becomes JSON."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,12 @@ class Cleaner:
         home, secrets = settings.home_path, set[bytes]()
         for file in (Path(settings.password_file).expanduser(), home / NODE_KEY):
             with suppress(OSError, LockstepError):
-                # As the file has it, and as it is used.
+                # Both as in the file and as used.
                 secrets |= {data := file_bytes(file), data.strip()}
         with suppress(LockstepError):
             secrets.add(bytes(load_node_key(home / NODE_KEY)))
-        # Without its password nobody here can spell the account's key, and the keystore itself is in no bundle.
+        # Without the password the account's key is not known in this process, and the keystore itself is never in a
+        # bundle.
         with suppress(LockstepError):
             secrets.add(bytes(load_account(home / KEYSTORE, settings.password()).key))
         spelled = {text for secret in secrets if secret for text in spellings_of(secret)}
@@ -98,7 +99,7 @@ def write(path: Path, parts: Mapping[str, Part], cleaner: Cleaner) -> list[dict[
         listed.append({"name": name, "bytes": len(files[name]), "error": error})
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        # One that was there is never written over.
+        # An existing file is never overwritten.
         if path.exists():
             raise FileExistsError(EEXIST, "the file exists")
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -116,7 +117,7 @@ def write(path: Path, parts: Mapping[str, Part], cleaner: Cleaner) -> list[dict[
 
 
 def _made(part: Part) -> tuple[Any, str]:
-    """Returns a part's value, or its failure as JSON; and the failure's code, else ""."""
+    """Returns (a part's value, "") or (its failure as JSON, the failure's code)."""
     try:
         return part(), ""
     except LockstepError as failure:
@@ -142,7 +143,7 @@ def versions() -> dict[str, Any]:
 
 
 def settings_of(settings: Settings) -> dict[str, Any]:
-    """Every setting; of URLs the host alone, of the password the file's name."""
+    """Returns every setting; URLs are reduced to their hosts, and the password to its file's name."""
     shown = {name: redacted(getattr(settings, name)) if getattr(settings, name) else "" for name in URLS}
     return settings.__dict__ | shown
 

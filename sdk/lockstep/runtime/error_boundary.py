@@ -1,4 +1,4 @@
-"""Isolates the parts of a loop: an error of one is logged once, and the loop continues."""
+"""Isolates the parts of a loop: a part's error is logged once, and the loop continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class ErrorBoundary:
-    """Runs parts of a loop so that an error of one is logged once and stops no other."""
+    """Runs parts of a loop; a part's error is logged once and stops no other part."""
 
     def __init__(self) -> None:
         self._logged: set[tuple[object, str]] = set()

@@ -3,8 +3,8 @@
     results = Examination(settings, "worker").run()
     [result.line() for result in results]
 
-They change nothing except that they write sixteen bytes to the store. A check whose precondition failed (no chain: no
-contracts) is skipped, since its failure would add no information.
+Checks change nothing, except that they write sixteen bytes to the store. A check whose precondition failed (without a
+chain no contracts) is skipped, because its failure would add no information.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from lockstep.base.settings import Settings
 
 GAME_GAS = 2_000_000
-"""The gas of one side in a whole game, rounded up (docs/measured.md): less coin than this cannot defend a claim."""
+"""Gas of one side in a whole game, rounded up (docs/measured.md): an account with less coin cannot defend a claim."""
 DISK_BYTES = 1 << 30
 MEMORY_BYTES = 512 << 20
 SKEW_SECONDS = 60
@@ -224,36 +224,38 @@ class Examination:
         assert self._w3 is not None
         assert self._addresses is not None
         ahead = int(self._w3.eth.get_block("latest")["timestamp"]) - int(time.time())
-        told = f"the latest block is {abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} this machine's clock"
-        # Its time is moved by whoever tests on it.
+        message = f"the latest block is {abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} this machine's clock"
+        # Testers move a local chain's time at will.
         if self._addresses.chain_id == CHAIN_ID:
-            return f"{told}; a local chain's time is moved at will"
+            return f"{message}; a local chain's time is moved at will"
         if ahead > SKEW_SECONDS:
-            raise DoctorError(told, "set this machine's clock: run an NTP client")
+            raise DoctorError(message, "set this machine's clock: run an NTP client")
         if -ahead > STALE_SECONDS:
-            raise DoctorError(told, "the node does not follow the chain, or this machine's clock is wrong")
-        return told
+            raise DoctorError(message, "the node does not follow the chain, or this machine's clock is wrong")
+        return message
 
     def _gas(self) -> str:
         assert self._w3 is not None
         coin = int(self._w3.eth.get_balance(self._w3.to_checksum_address(str(self._address))))
         game = GAME_GAS * int(self._w3.eth.gas_price)
-        told = f"{tokens(coin, 4, COIN)}, a game costs about {tokens(game, 4, COIN)} at the present price"
+        message = f"{tokens(coin, 4, COIN)}, a game costs about {tokens(game, 4, COIN)} at the present price"
         if coin == 0 or coin < game:
-            raise FundsError(told, f"send {self._address} some of the chain's coin: silence in a game costs the stake")
-        return told
+            raise FundsError(
+                message, f"send {self._address} some of the chain's coin: silence in a game costs the stake"
+            )
+        return message
 
     def _stake(self) -> str:
         assert self._w3 is not None
         assert self._addresses is not None
         held = Holdings.of(Contracts.at(self._w3, self._addresses), Address(str(self._address)))
-        told = f"{tokens(held.free)} staked and free, {tokens(held.wallet)} in the wallet"
+        message = f"{tokens(held.free)} staked and free, {tokens(held.wallet)} in the wallet"
         if held.free + held.wallet == 0:
             what = {"worker": "claims are staked", "verifier": "challenges take a bond"}.get(
                 self._role, "merges are staked"
             )
-            raise FundsError(told, f"send {self._address} the market's token: {what}")
-        return told
+            raise FundsError(message, f"send {self._address} the market's token: {what}")
+        return message
 
     def _coordinator(self, url: str) -> str:
         try:

@@ -1,5 +1,6 @@
-"""Reports transactions that wait because the network's fee is above `max_fee`: when the first waits, and when none
-does."""
+"""Reports transactions that wait because the network's fee is above `max_fee`: when the first begins to wait, and when
+none waits any more.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def waiting_for_fee() -> Iterator[None]:
-    """Suppresses the error of a transaction that the fee bound holds back: a later poll sends it, a `FeeWatch` reports
-    it."""
+    """Suppresses the error of a transaction that the fee bound holds back: a later poll sends it, and a `FeeWatch`
+    reports it.
+    """
     try:
         yield
     except TryLater as error:

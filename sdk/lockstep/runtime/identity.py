@@ -23,12 +23,12 @@ class NodeKey:
     """An ed25519 key pair of a node."""
 
     def __init__(self, seed: bytes) -> None:
-        """`seed`: the 32 secret bytes."""
+        """`seed` has the 32 secret bytes."""
         self._signing = SigningKey(seed)
 
     @property
     def public(self) -> bytes:
-        """The 32 bytes that `registerNode` puts on chain."""
+        """The 32 bytes that `registerNode` stores on chain."""
         return bytes(self._signing.verify_key)
 
     def sign(self, message: bytes) -> bytes:
@@ -38,9 +38,9 @@ class NodeKey:
     def sign_request(
         self, account: str, method: str, target: str, body: bytes, *, now: Seconds, nonce: bytes | None = None
     ) -> dict[str, str]:
-        """The headers of a request by `account`, which must have registered this key.
+        """Returns the headers of a signed request by `account`, which must have registered this key.
 
-        It lives LIFETIME seconds of chain time from `now`; its nonce is fresh by default.
+        The request is valid for LIFETIME seconds of chain time from `now`; its nonce is fresh by default.
         """
         nonce = os.urandom(NONCE_BYTES) if nonce is None else nonce
         expires = Seconds(now + LIFETIME)
@@ -50,12 +50,12 @@ class NodeKey:
 
     @staticmethod
     def create(path: Path, seed: bytes | None = None) -> NodeKey:
-        """Write a new key (from `seed` or the system's randomness); raises KeyStoreError if `path` exists."""
+        """Writes a new key (from `seed` or the system's randomness). Raises KeyStoreError if `path` exists."""
         return NodeKey(bytes(create_node_key(path, seed)))
 
     @staticmethod
     def load(path: Path) -> NodeKey:
-        """Read a key; raises KeyStoreError if it is absent, damaged or readable by others."""
+        """Reads a key. Raises KeyStoreError if it is absent, damaged or readable by others."""
         return NodeKey(bytes(load_node_key(path)))
 
     @staticmethod
@@ -70,7 +70,7 @@ def verify_request(signature: RequestSignature, key: bytes, method: str, target:
     The caller checks the time, the nonce and the body itself.
     """
     digest = request_digest(method, target, signature.account, signature.nonce, signature.expires, signature.body)
-    # A registered key is 32 bytes of anybody's choice: libsodium refuses some with other errors.
+    # A registered key is 32 arbitrary bytes: libsodium refuses some with other errors.
     try:
         VerifyKey(key).verify(digest, signature.signature)
     except (BadSignatureError, CryptoError, ValueError) as error:

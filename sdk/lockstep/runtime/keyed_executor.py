@@ -38,7 +38,7 @@ class KeyedExecutor(Generic[Key, Result]):
         self._stop = threading.Event()
 
     def begin(self, key: Key, work: Callable[[], Result]) -> None:
-        """Starts a piece of work, unless one with this key is there."""
+        """Starts a piece of work, unless there is one with this key."""
         if key not in self._work:
             self._work[key] = self._pool.submit(work)
             self._work[key].add_done_callback(lambda _: self._on_done())
@@ -64,7 +64,7 @@ class KeyedExecutor(Generic[Key, Result]):
         return [key for key in self._work if self.over(key)]
 
     def take(self, key: Key) -> Result | None:
-        """Returns the result, once; None while there is none. Raises the work's exception."""
+        """Returns the result, once; None while the work runs. Raises the work's exception."""
         if not self.over(key):
             return None
         self._cancelled.discard(key)
@@ -76,7 +76,7 @@ class KeyedExecutor(Generic[Key, Result]):
             self._cancelled.add(key)
 
     def go_on(self, key: Key | None = None) -> None:
-        """Called by the work between its steps; raises Stopped once the executor is closed or `key` is cancelled."""
+        """Called by the work between its steps. Raises Stopped once the executor is closed or `key` is cancelled."""
         if self._stop.is_set() or key in self._cancelled:
             raise Stopped
 

@@ -1,4 +1,4 @@
-"""Configures logs: structlog to stderr, as JSON unless that is a terminal; stdout is for events."""
+"""Configures logging: structlog to stderr, as JSON unless stderr is a terminal; stdout is for events."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ RETRIED = "stamina.retry_scheduled"
 
 
 def scrub(_logger: object, _name: str, line: Any) -> str:
-    """Removes the keys that URLs hold from a line; the last processor."""
+    """Removes keys in URLs from a line; the last processor."""
     return scrubbed(line)
 
 
 class ScrubbedFormatter(logging.Formatter):
-    """Formats the standard library's log records without the keys that URLs hold."""
+    """Formats the standard library's log records, with keys in URLs removed."""
 
     def format(self, record: logging.LogRecord) -> str:
         return legible(scrubbed(super().format(record)))
@@ -49,31 +49,31 @@ def drop_retries(_logger: object, _name: str, fields: structlog.typing.EventDict
 
 
 def only_warnings() -> None:
-    """Sends structlog's warnings to stderr as text and drops all else: a command's stdout is its result."""
+    """Sends structlog's warnings to stderr as text and drops all other lines: a command's stdout is its result."""
     structlog.configure(
         processors=[
             drop_retries,
             structlog.processors.add_log_level,
             structlog.processors.format_exc_info,
             spell_controls,
-            # A plain trace: one with the values of variables would show secrets.
+            # A plain stack trace: one with the values of variables would show secrets.
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
             scrub,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        # Asked for at each line, so that it is the stderr of the moment.
+        # Looked up for each line, so that it is the current stderr.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    # Libraries that log by themselves have no handler here but Python's last resort.
+    # Libraries with loggers of their own use only Python's handler of last resort.
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(ScrubbedFormatter())
 
 
 def configure(level: int = logging.INFO) -> None:
-    """Send structlog and the standard library's loggers to stderr in one format."""
+    """Sends structlog and the standard library's loggers to stderr in one format."""
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         if sys.stderr.isatty()

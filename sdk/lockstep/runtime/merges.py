@@ -1,4 +1,5 @@
-"""Merges of one account: bound in the guard before they are published, and claimed only if no other outputs stand.
+"""Merges of one account: recorded in the guard before publication, and claimed only if the current merge has no other
+outputs.
 
 The aggregator and a slot's owner, who merges if the aggregator does not, use the same code.
 """
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 
 def place_of_merge(job: JobId, books: JobState, r: SeenRound) -> RecordKey:
-    """Returns the place of a round's next merge, by the attempt that the job is in; others may raise that up to the
-    block in which it is mined."""
+    """Returns the signing key of a round's next merge, for the job's current attempt; others may raise the attempt
+    before it is mined.
+    """
     claim = claim_id(job, r.number, views.merge_attempt(books, r.phase), MERGE_SLOT)
     return RecordKey(claim, Seed(r.state.seed), StateRoot(r.state.merge_in))
 
@@ -41,7 +43,8 @@ def compute(
     run: ClaimRun, place: RecordKey, guard: GuardMemory, store: ContentStore, keep: Callable[[ComputedMerge], object],
     otherwise: LockstepError,
 ) -> tuple[ComputedMerge, Cid]:  # fmt: skip
-    """Runs a merge within its turn, binds it, has `keep` see that it can be defended, stores its checkpoint.
+    """Runs a merge within its turn, records it in the guard, lets `keep` store what its defence needs, and stores its
+    checkpoint.
 
     Raises `otherwise` if it starts from other inputs than the contract froze, Crashed, GuardRefused and the store's
     errors.
@@ -57,7 +60,9 @@ def compute(
 
 
 def may_claim(guard: GuardMemory, place: RecordKey, r: SeenRound, out: StateRoot, out2: StateRoot) -> bool:
-    """Returns True if a merge that was computed may be claimed, and is bound; False if other outputs stand."""
+    """Returns True if a computed merge is recorded in the guard and may be claimed; False if the current merge has
+    other outputs.
+    """
     # INVARIANT: who merges again has computed what it claims, and false outputs are nobody's to back.
     if r.phase == Phase.LEAD and (out, out2) != (r.state.next_shared, r.state.next_outer):
         return False

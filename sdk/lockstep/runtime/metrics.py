@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from lockstep.protocol.types import Address, GameId, Seconds
 
 SAMPLE_SECONDS = 15.0
-"""The least time between two samples."""
+"""Least seconds between two samples."""
 PAUSE_SECONDS = 300.0
-"""A scrape that follows the one before it by more than this does not get the old sample."""
+"""Seconds between two scrapes after which the old sample is not used."""
 READY_SECONDS = 120.0
-"""A loop without an iteration for this long is not ready: there is an outage, or its thread is busy."""
+"""Seconds without an iteration after which a loop is not ready: there is an outage, or its thread is busy."""
 REQUEST_SECONDS = 5.0
 LOCKS_READ = 64
-"""The most locks whose amounts one sample reads."""
+"""Most locks whose amounts one sample reads."""
 
 COUNTERS: dict[str, tuple[str, str | None]] = {
     "rpc_requests": ("Requests to a chain endpoint.", "host"),
@@ -97,7 +97,7 @@ class Sampler:
     def poll(self) -> MetricSample | None:
         """Returns the last sample and requests the next one; None if there is none, or if the last scrape was long ago.
 
-        While the chain does not answer, the last sample stays: its head ages, and a game's clock is not lost.
+        While the chain does not answer, the last sample is kept: its head ages, and a game's clock is not lost.
         """
         paused, self._asked = time.monotonic() - self._asked > PAUSE_SECONDS, time.monotonic()
         self._wanted.set()
@@ -245,7 +245,7 @@ class _MetricsServer(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nobody's news."""
+        """Ignores a client that has disconnected."""
 
 
 def _handler(role: str, me: str, vitals: Vitals, sampler: Sampler) -> type[BaseHTTPRequestHandler]:
@@ -288,6 +288,6 @@ def _handler(role: str, me: str, vitals: Vitals, sampler: Sampler) -> type[BaseH
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """A scrape is no news."""
+            """Logs nothing for a scrape."""
 
     return MetricsHandler

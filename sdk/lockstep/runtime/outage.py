@@ -1,4 +1,6 @@
-"""Reports an outage of the chain or the store: at its beginning, ever more rarely while it lasts, and at its end."""
+"""Reports an outage of the chain or the store: at its beginning, at growing intervals while it lasts, and at its
+end.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ import structlog
 from lockstep.protocol.errors import LockstepError
 
 PAUSE_SECONDS = (0.5, 5.0)
-"""Machine seconds between two tries, at first and at most: a game's player must notice the end of an outage soon."""
+"""First and longest pause between two tries, in machine seconds: a game's player must notice the end of an outage
+soon.
+"""
 TELL_SECONDS = (60.0, 3_600.0)
-"""Machine seconds between two lines of the log, at first and at most."""
+"""First and longest pause between two log lines, in machine seconds."""
 
 log = structlog.get_logger(__name__)
 
@@ -26,13 +30,13 @@ class Outage:
         self._clock = clock
         self._since: float | None = None
         self._pause = PAUSE_SECONDS[0]
-        self._told_at, self._wait = 0.0, TELL_SECONDS[0]
+        self._reported_at, self._wait = 0.0, TELL_SECONDS[0]
 
     def failed(self, error: LockstepError) -> float:
         """Records that the chain or the store did not answer; returns the seconds to wait before the next try."""
         now = self._clock()
         if self._since is None:
-            self._since, self._pause, self._told_at, self._wait = now, PAUSE_SECONDS[0], now, TELL_SECONDS[0]
+            self._since, self._pause, self._reported_at, self._wait = now, PAUSE_SECONDS[0], now, TELL_SECONDS[0]
             log.warning(
                 "the chain or the store does not answer: the process waits and retries",
                 code=error.code,
@@ -40,8 +44,8 @@ class Outage:
             )
             self._tell("unreachable", code=error.code, message=error.message)
             return self._pause
-        if now - self._told_at >= self._wait:
-            self._told_at, self._wait = now, min(2 * self._wait, TELL_SECONDS[1])
+        if now - self._reported_at >= self._wait:
+            self._reported_at, self._wait = now, min(2 * self._wait, TELL_SECONDS[1])
             log.warning(
                 "the chain or the store still does not answer: the process waits and retries",
                 seconds=round(now - self._since),

@@ -1,4 +1,4 @@
-"""The resources of a process of the market: chain, contracts, storage, its own key and outbox; opened once."""
+"""Resources of a market process, opened once: chain, contracts, storage, its own key and outbox."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 MINED_SECONDS = 30.0
 LOOKS_A_BLOCK = 4
 LOOK_SECONDS = 3.0
-"""The longest time between two requests for the latest block, in machine seconds."""
+"""Longest time between two requests for the latest block, in machine seconds."""
 PACE_SEEN = 5
 """Number of recent gaps between blocks, in machine time, that determine how often the head is requested."""
 PACE_BLOCKS = 12
@@ -54,11 +54,11 @@ class Head:
     number: int
     time: Seconds
     hash: str = ""
-    """Distinguishes two blocks of one height."""
+    """Hash of the block, which distinguishes blocks of equal number."""
 
 
 class HeadTracker:
-    """Tracks the latest block, with requests no more frequent than the chain's pace warrants."""
+    """Tracks the latest block, with no more requests than the chain's pace requires."""
 
     def __init__(
         self, ask: Callable[[], Head], at_least: float, clock: Callable[[], float] = time.monotonic
@@ -72,7 +72,7 @@ class HeadTracker:
         self._gaps: deque[float] = deque(maxlen=PACE_SEEN)
 
     def poll(self) -> Head:
-        """Returns the latest block, or the one of a moment ago. Raises `Unreachable`."""
+        """Returns the latest block, possibly as of a moment ago. Raises `Unreachable`."""
         now = self._clock()
         if self._head is not None and now < self._next:
             return self._head
@@ -81,9 +81,9 @@ class HeadTracker:
             self._gaps.append((now - self._came) / (head.number - self._head.number))
         if head != self._head:
             self._came = now
-        # Before the first gap is known: it is at least as long as nothing came.
+        # Before the first gap is known, it is at least the time without a new block.
         gap = median(self._gaps) if self._gaps else now - self._came
-        # From the time before the request: a slow provider is not asked more often than it answers.
+        # Measured from before the request, so that a slow provider is not asked more often than it answers.
         self._next = now + max(self._at_least, min(gap / LOOKS_A_BLOCK, LOOK_SECONDS))
         self._head = head
         return head
@@ -101,7 +101,7 @@ class Party(Closing):
     account: LocalAccount
     outbox: Outbox
     check: CrossCheck | None = None
-    """The second provider, which must agree with the chain's provider; None: no check."""
+    """A second provider that must agree with the chain's provider; None: no check."""
 
     @staticmethod
     def open(settings: Settings, *, stored: bool = True) -> Party:

@@ -1,7 +1,7 @@
-"""Jobs that a home refuses because its executor computed wrong bits of them, or because they killed the executor.
+"""Records jobs that a home refuses because its executor computed them wrongly, or because they killed the executor.
 
-A refusal is on disk before anything else is done: one file a job, `refused/<job>.json`. It is in force until the owner
-clears it (`retry` of each program) or another build runs in the home, which tries the job again.
+A refusal is written to disk at once, as one file per job, `refused/<job>.json`. It is in force until the owner clears
+it (`retry` of each program) or another build runs in the home and tries the job again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lockstep.protocol.errors import Crashed, Malformed, WrongBits
 from lockstep.protocol.types import ClaimId, JobId
 
 FOLDER, LOSSES = "refused", "refused-losses"
-"""The home's folders: of refused jobs, and of jobs whose loss alone is refused."""
+"""Folders of the home: for refused jobs, and for jobs of which only the loss is refused."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Refusal:
 
     job: JobId
     message: str
-    """The failure and its step."""
+    """Description of the failure and its step."""
     claim: ClaimId | None = None
     """The claim that was being computed; None if the failure came before the job was joined."""
     build: str = ""
@@ -37,11 +37,13 @@ class Refusal:
 
 
 class Refusals:
-    """The refused jobs of one home. It caches nothing in memory: a command may clear a refusal while a worker runs."""
+    """The refused jobs of one home.
+
+    Nothing is cached in memory, because a command may clear a refusal while a worker runs.
+    """
 
     def __init__(self, home: Path, folder: str = FOLDER) -> None:
-        """Names the folder, which the first refusal creates. `folder` is another one where less than a whole job is
-        refused."""
+        """The first refusal creates the folder. Another `folder` is for refusals of less than a whole job."""
         self._folder = home / folder
 
     def record(self, job: JobId, error: WrongBits | Crashed, claim: ClaimId | None = None) -> None:
@@ -56,7 +58,7 @@ class Refusals:
         write_atomically(self._path(job), [json.dumps(said).encode()])
 
     def of(self, job: JobId) -> Refusal | None:
-        """Returns the refusal of a job, if one of this build is in force."""
+        """Returns the refusal of a job, if this build has one in force."""
         path = self._path(job)
         try:
             said: Any = from_json(file_bytes(path), MAX_FILE_BYTES)

@@ -2,12 +2,12 @@
 
     message = SHA-256("LSR2" ‖ method ‖ 0x00 ‖ path?query ‖ 0x00 ‖ account ‖ nonce ‖ expires u64 ‖ SHA-256(body))
 
-The five headers below carry the rest. The account says which key must have signed: the one that it registered on chain
-last. A key that stood in the request would prove nothing, since anybody may register anybody's key. The body's digest
-(RFC 9530) stands in a header, so that the signature is checked before the body is read.
+Five headers carry the values. The account determines which key must have signed: the one that it registered on chain
+last. A key in the request would prove nothing, because any account may register any key. The body's digest (RFC 9530)
+is a header, so that the signature is checked before the body is read.
 
-The signature itself (ed25519) is made and checked in `lockstep.runtime.identity`; this module only says what is signed
-and what a well-formed, timely request is.
+`lockstep.runtime.identity` makes and checks the signature (ed25519); this module defines the signed bytes and the form
+and lifetime of requests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIFETIME = Seconds(120)
 """Chain seconds for which a client's request is valid."""
 
 MAX_LIFETIME = Seconds(900)
-"""The furthest expiry that a coordinator accepts: it must remember every nonce for that long."""
+"""Longest lifetime that a coordinator accepts, because it must remember every nonce for that long."""
 
 _HINT = "sign every request with the node key that the staking key registered; `lockstep doctor` shows both"
 
@@ -44,7 +44,7 @@ class RequestSignature:
     """The five headers of a signed request, parsed."""
 
     account: Address
-    """The staking account that speaks, in lower case; its registered node key has signed."""
+    """The staking account that sends the request, in lower case; its registered node key has signed."""
     nonce: bytes
     """16 bytes, never used twice by one account."""
     expires: Seconds
@@ -66,7 +66,7 @@ class RequestSignature:
 
     @staticmethod
     def parse(headers: Mapping[str, str]) -> RequestSignature:
-        """Read the headers (lower-case or as written); raises AuthError `auth.unsigned` or `auth.malformed`."""
+        """Parses the headers (lower-case or as written). Raises AuthError `auth.unsigned` or `auth.malformed`."""
         found = {name: headers.get(name, headers.get(name.lower(), "")) for name in HEADERS}
         missing = [name for name, value in found.items() if not value]
         # INVARIANT: nothing acts on a request that nobody signed.
@@ -81,7 +81,7 @@ class RequestSignature:
         )
 
     def check_body(self, digest: bytes) -> None:
-        """Raises AuthError `auth.body` unless this is the SHA-256 of the body that came."""
+        """Raises AuthError `auth.body` unless this is the SHA-256 of the received body."""
         # INVARIANT: nothing acts on a body that nobody signed.
         if digest != self.body:
             raise AuthError("the body is not the one that was signed", hint="send the body unchanged", code="auth.body")
@@ -104,9 +104,10 @@ class RequestSignature:
 
 
 def request_digest(method: str, target: str, account: Address, nonce: bytes, expires: int, body: Digest) -> Digest:
-    """The 32 bytes to sign; `target` is the path with its query, percent-encoded as sent, `body` its SHA-256.
+    """Returns the 32 bytes to sign; `target` is the path with its query, percent-encoded as sent, and `body` the
+    SHA-256 of the body.
 
-    Raises AuthError `auth.malformed` if the method is none of HTTP's.
+    Raises AuthError `auth.malformed` for an unknown HTTP method.
     """
     if not method.isascii():
         raise AuthError("the request's method is not ASCII", hint=_HINT, code="auth.malformed")
@@ -126,7 +127,7 @@ def _hex(name: str, text: str, length: int) -> bytes:
         value = bytes.fromhex(text) if len(text) == 2 * length else b""
     except ValueError:
         value = b""
-    # fromhex forgives blanks and capitals; one value has one spelling.
+    # fromhex accepts blanks and capitals; each value must have one spelling.
     if len(value) != length or value.hex() != text:
         raise AuthError(f"{name} is not {length} bytes of lower-case hex", hint=_HINT, code="auth.malformed")
     return value

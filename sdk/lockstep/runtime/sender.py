@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from lockstep.chain.outbox import Outbox
 
 MINED_SECONDS = 30.0
-"""The longest wait of `mined`, in machine seconds; a later call waits again."""
+"""Longest wait of `mined`, in machine seconds; a later call waits again."""
 
 Act = TypeVar("Act", bound=Hashable)
-"""The purpose of a call, a value of the caller's."""
+"""Purpose of a call, a value of the caller's choice."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Sender(Generic[Act]):
             log.debug("a transaction is not sent: the chain would refuse it now", key=key, rule=error.code)
             return False
         except FundsError as error:
-            # A contract that finds too little stake is a rule like others; gas that cannot be paid is the end.
+            # Too little stake is a broken rule like others; too little coin for gas ends the process.
             if not error.code.startswith("funds."):
                 raise
             log.info("a transaction is not sent: the chain would refuse it now", key=key, rule=error.code)
@@ -74,7 +74,7 @@ class Sender(Generic[Act]):
         return key in self._sent or self._outbox.receipt(key) is not None
 
     def done(self, key: str) -> bool:
-        """Returns True if the call with this key was mined and succeeded."""
+        """Returns True if the call with this key was mined successfully."""
         receipt = self._outbox.receipt(key)
         return receipt is not None and receipt.succeeded
 
@@ -96,7 +96,7 @@ class Sender(Generic[Act]):
         return not self._sent
 
     def acts(self) -> frozenset[Act]:
-        """Returns the purposes of the calls under way."""
+        """Returns the purposes of the calls in flight."""
         return frozenset(act for act in self._sent.values() if act is not None)
 
     # -- waiting for blocks
@@ -114,7 +114,7 @@ class Sender(Generic[Act]):
     def again(self, key: str, call: Call) -> None:
         """Submits a call that the chain's state makes due, even if it was mined before. Raises the error of the rule
         that it would break."""
-        # Mined, and yet due again: it reverted, or its block is gone.
+        # Mined, yet due again: it reverted, or its block was reorganised away.
         if self._outbox.receipt(key) is not None:
             self._outbox.forget(key)
         self._outbox.submit(call, key)

@@ -1,15 +1,15 @@
-"""An account's money at a market: the wallet, the stake and where it is, and the ways in and out.
+"""Manages an account's money in a market: wallet, stake, deposits and withdrawals.
 
     with StakingAccount.open(settings) as staking:
         staking.stake(amount)         # wallet -> free stake: one transaction, by a permit where the token has it
         staking.unstake(amount)       # free -> unbonding, for the vault's delay
         staking.withdraw()            # unbonding that is over, and what was earned -> wallet
 
-An account may have an owner, a key that is kept elsewhere (contracts/StakeVault.sol). Unbonding then is the owner's
-alone, and what leaves the vault goes to the owner's wallet: `open(settings, account)` is the owner's use of it.
+An account may have an owner, a key stored elsewhere (contracts/StakeVault.sol). Then only the owner can unbond, and
+tokens that leave the vault go to the owner's wallet; owners call `open(settings, account)`.
 
-One at a time works in a home, and none beside a program that runs there. A command that was cut off is
-completed by the next one of its kind: nothing is sent twice.
+Only one command at a time works in a home, and none while a program runs there. The next command of the same kind
+completes an interrupted one, and sends nothing twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PENDING = "pending/"
 """Part of the outbox keys of transactions whose outcome no command has reported yet."""
 _STAKED = "stake/by-hand/"
 PERMIT_SECONDS = 3600
-"""Chain seconds after its signature within which a deposit may be mined."""
+"""Chain seconds after its signature within which a deposit must be mined."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Holdings:
     """The chain's own coin, which pays for gas."""
     wallet: Wei
     free: Wei
-    """Stake that nothing has locked."""
+    """Stake that is not locked."""
     unbonding: Wei
     available_at: Seconds
     """Chain time from which unbonding stake can be withdrawn."""
@@ -115,11 +115,11 @@ class Holdings:
 
 @dataclass(frozen=True)
 class Moved:
-    """The effect of a command on an account's money."""
+    """Result of a command on an account's money."""
 
     amount: Wei
     transactions: tuple[str, ...]
-    """Their hashes, 0x-prefixed."""
+    """Hashes of the transactions, 0x-prefixed."""
     completed: bool
     """True if an earlier command sent these transactions and was killed before it reported them."""
     keys: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class StakingAccount:
     account: LocalAccount
     outbox: Outbox
     operator: Address | None = None
-    """The account that is managed, if it is not the one of the signing key."""
+    """The managed account, if it is not the account of the signing key."""
     finality: str = "latest"
     """The blocks that count as final, as in the setting."""
 
@@ -176,7 +176,7 @@ class StakingAccount:
         return self.contracts.token.balance_of(self.key)
 
     def is_first_stake(self) -> bool:
-        """Returns True if nobody has staked from this home by hand."""
+        """Returns True if no stake was deposited from this home by a command before."""
         return not self.outbox.keys(_STAKED)
 
     def now(self) -> Seconds:
@@ -196,8 +196,10 @@ class StakingAccount:
         return self._send(_STAKED, deposit(self.contracts, self.account, amount, self.now()), amount)
 
     def unstake(self, amount: Wei) -> Moved:
-        """Starts to unbond free stake; stake that is unbonding already waits again with it. Raises FundsError if less
-        is free, NotOwner if another account is the owner."""
+        """Starts to unbond free stake, and restarts the delay of stake that is already unbonding.
+
+        Raises FundsError if less is free, NotOwner if another account is the owner.
+        """
         kind = self._of("unstake/")
         if (completed := self._complete(kind)) is not None:
             return completed
@@ -213,8 +215,10 @@ class StakingAccount:
         return self._send(kind, call, amount)
 
     def withdraw(self) -> Moved:
-        """Withdraws credits and unbonded stake to the wallet of the owner, or of the account if it has none. Raises
-        TryLater while there is only stake that is still unbonding, FundsError if there is nothing at all."""
+        """Withdraws credits and unbonded stake to the wallet of the owner, or of the account if it has none.
+
+        Raises TryLater if all stake is still unbonding, FundsError if there is nothing to withdraw.
+        """
         kind = self._of("withdraw/")
         earlier = self._complete(kind)
         if self.operator is not None:
@@ -278,7 +282,7 @@ class StakingAccount:
         )
 
     def set_owner(self, owner: Address) -> Moved:
-        """Names the account's owner, once and at once."""
+        """Sets the account's owner, once and immediately."""
         if (completed := self._complete("owner/set/")) is not None:
             return completed
         standing = self.contracts.vault.owner_of(self.address)
@@ -314,7 +318,9 @@ class StakingAccount:
         return self._send(kind, self.contracts.vault.accept_owner(self.address), NOTHING)
 
     def set_delegate(self, delegate: Address | None) -> Moved:
-        """Names the account that may play games and sign receipts for this one beside its own key; None: no account."""
+        """Sets the account that may play games and sign receipts for this one in addition to its own key; None for
+        none.
+        """
         kind = self._of("owner/delegate/")
         if (completed := self._complete(kind)) is not None:
             return completed
@@ -323,7 +329,7 @@ class StakingAccount:
         return self._send(kind, call, NOTHING)
 
     def _fits(self, owner: Address) -> None:
-        """Raises UsageError if the new owner is a contract of the market, which can sign nothing."""
+        """Raises UsageError if the new owner is a contract of the market, which cannot sign."""
         addresses = self.contracts.addresses
         name = next((name for name in CONTRACTS if getattr(addresses, name).lower() == owner.lower()), None)
         if name is not None:
@@ -345,8 +351,9 @@ class StakingAccount:
     # -- inside
 
     def _of(self, kind: str) -> str:
-        """Returns the outbox key prefix of a kind of transaction, which contains the managed account if that is another
-        one."""
+        """Returns the outbox key prefix of a kind of transaction; it contains the managed account if that is not the
+        signer's.
+        """
         return kind if self.operator is None else f"for/{self.operator.lower()}/{kind}"
 
     def _send(self, kind: str, call: Call, amount: Wei) -> Moved:
@@ -354,7 +361,7 @@ class StakingAccount:
         return Moved(amount, (self.outbox.send(call, key).transaction,), False, (key,))
 
     def _complete(self, kind: str) -> Moved | None:
-        """Waits for the transactions of earlier commands of this kind that were killed; None if there are none.
+        """Waits for transactions of killed commands of this kind, and returns their result; None if there are none.
 
         Reverted ones are forgotten, since they had no effect.
         """
@@ -373,7 +380,7 @@ class StakingAccount:
 
 
 def deposit(contracts: Contracts, account: LocalAccount, amount: Wei, now: Seconds) -> Call:
-    """The transaction that moves so much of the account's tokens into its stake, allowance included.
+    """Returns the transaction that deposits the account's tokens as stake, allowance included.
 
     A token without permits is approved first, by a transaction of its own.
     """

@@ -1,7 +1,7 @@
 """Writes a systemd unit for a program: sandboxed, without a secret, with a long stop timeout for open claims and games.
 
-The settings of a home lie in `lockstep.toml` beside its keys, mode 0600, since an RPC URL may hold a key. The unit
-names only folders, the command and the password's file.
+A home's settings are in its `lockstep.toml`, mode 0600, because an RPC URL may contain a key. The unit names only
+folders, the command and the password's file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lockstep.protocol.errors import UsageError
 
 MARK = "# Written by lockstep {role} service install; lockstep {role} service uninstall removes it."
 STOP_SECONDS = 14 * 86_400
-"""A claim can be challenged for its whole window, which MAINNET has at three days, and games follow."""
+"""Stop timeout in seconds: a claim can be challenged for its whole window (three days on MAINNET), and games follow."""
 STAYS_DOWN = (2, 3, 4, 8)
 """Exit codes after which systemd does not restart the program: usage, machine, key, guard."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}", re.ASCII)
@@ -33,9 +33,9 @@ class Unit:
     cache: Path
     """The folder of compiled code and of blobs."""
     flags: Sequence[str] = ()
-    """Flags of `up`, beside the settings."""
+    """Flags of `up`, in addition to the settings."""
     writable: Sequence[Path] = ()
-    """Folders that the program may write, beside its home and the cache."""
+    """Folders that the program may write, in addition to its home and the cache."""
     user: str = ""
     """The user that a system unit runs as; empty: a unit of the user's own."""
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import httpx2
 
 ATTEMPTS, RETRY_SECONDS, TIMEOUT_SECONDS = 6, 60.0, 10.0
-"""The most POSTs of one event, the seconds that they may take together, and the timeout of each."""
+"""Most POSTs of one event, their total time limit in seconds, and the timeout of each."""
 LATER = (408, 425, 429)
 """HTTP statuses below 500 after which a POST is retried."""
 WAITING = 1_000
-"""The most queued events; further ones are dropped with a warning."""
+"""Most queued events; further ones are dropped with a warning."""
 FLUSH_SECONDS = 5.0
 """Seconds that `close` waits for queued events."""
 
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class Webhook(Closing):
-    """One URL that is told events, in order."""
+    """Delivers events to one URL, in order."""
 
     def __init__(self, url: str) -> None:
         """Raises UsageError unless it is an http(s) URL; nothing is contacted yet."""
@@ -72,7 +72,7 @@ class Webhook(Closing):
                     self._post(client, event)
                 except Undelivered as error:
                     log.warning("an event did not reach the webhook", url=self.shown, why=error.why)
-                except Exception as error:  # whatever a stranger's server does must not end the watch
+                except Exception as error:  # no failure of another party's server may end the thread
                     log.warning("an event did not reach the webhook", url=self.shown, why=type(error).__name__)
 
     def _post(self, client: httpx2.Client, event: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Content-addressed storage."""
+"""Content-addressed storage: blobs named by the hash of their bytes."""
 
 from lockstep.protocol.types import Cid
 from lockstep.storage.cid import cid_from_bytes, cid_of_block, cid_of_digest, cid_to_bytes, parse_cid

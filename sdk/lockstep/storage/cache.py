@@ -1,15 +1,16 @@
-"""The user's cache of blobs: whole files by name, mapped, so that their pages count once for all processes.
+"""The user's cache of blobs: memory-mapped files, whose pages all processes share.
 
-    FOLDER/<cid>         a blob, every block of it verified before the file got this name
-    FOLDER/<cid>.part    what of it is here; whoever fetches it holds the file's lock
-    FOLDER/<cid>.tree    the root of its 1 KiB leaves, and of which file that was found
-    FOLDER/<cid>.words   what was made of a blob
+    FOLDER/<cid>         a blob; every block was verified before the file got this name
+    FOLDER/<cid>.part    the part of a blob that is here; the process that fetches the rest holds the file's lock
+    FOLDER/<cid>.tree    the root of the blob's 1 KiB leaves, and the file that it was computed from
+    FOLDER/<cid>.words   a tensor decoded from the blob
 
-A process that is killed leaves a `.part`: the next one verifies its blocks and fetches the rest. Of several that want a
-blob one fetches it, and the others wait. What was used longest ago goes first; whoever has it mapped keeps it.
+A killed process leaves a `.part`; the next process verifies its blocks and fetches the rest. If several processes want
+a blob, one fetches it and the others wait. The least recently used files are removed first; a process that has mapped a
+file keeps its contents.
 
-The user's own disk is trusted to keep what was written there: a file's blocks are not hashed again when it is mapped.
-What is mapped is checked where it is used, against roots on chain, and `refresh` finds the file to blame.
+The user's own disk is trusted: a file's blocks are not hashed again when it is mapped. Users check mapped bytes against
+roots on chain, and `refresh` removes a damaged file.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ from lockstep.storage.unixfs import BlockSource, cid_of, leaf_nodes, leaf_of
 PART, TREE = ".part", ".tree"
 POLL_SECONDS = 0.05
 STILL_SECONDS = 150.0
-"""Longest time in which another process that fetches a blob writes nothing of it: a store's silence ends before."""
+"""Longest time, in seconds, in which another process that fetches a blob may write nothing; a store's own timeouts are
+shorter.
+"""
 _TREE = struct.Struct(">QQQ32s")
-"""Inode, size and time of the last write of a blob's file, then the root of its leaves."""
+"""Layout of a `.tree` file: inode, size and modification time of the blob's file, then the root of its leaves."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -48,21 +51,21 @@ class _File:
     """A file of the cache."""
 
     used: int
-    """Time of the last read, or, for a part, of the last write, in nanoseconds."""
+    """Time of the last read (of a part: of the last write), in nanoseconds."""
     path: Path
     size: int
 
 
 class BlobCache:
-    """Blobs in a folder of bounded size. Safe for threads and processes; nothing is opened before it is asked for."""
+    """Blobs in a folder of bounded size. Safe for threads and processes; opens no file before the first request."""
 
     def __init__(self, folder: Path, limit: int) -> None:
-        """`limit`: bytes; the newest file is kept however large it is."""
+        """`limit` is in bytes; the newest file is kept however large it is."""
         self.folder = folder
         self._limit = limit
 
     def require(self, size: int) -> None:
-        """Raises Unreachable if the cache cannot hold files of `size` bytes at once."""
+        """Raises Unreachable unless the cache can hold files of `size` bytes together."""
         if size > self._limit:
             raise Unreachable(
                 f"{size >> 20} MiB are needed at once, and the cache at {self.folder} holds {self._limit >> 20}",
@@ -72,7 +75,7 @@ class BlobCache:
     def blob(self, source: BlockSource, cid: Cid, size: int) -> memoryview:
         """Returns the content named `cid`, of `size` bytes, read-only and mapped, fetched from `source` if missing.
 
-        Raises what `leaf_nodes` and the source raise; Unreachable if this machine cannot keep it.
+        Raises the errors of `leaf_nodes` and of the source, and Unreachable if this machine cannot store the file.
         """
 
         def fill(file: int) -> None:
@@ -93,13 +96,15 @@ class BlobCache:
         found = self._mapped(cid, size)
         if found is not None:
             return found
-        # Its first node is asked for before there is a file: a blob of another size leaves none.
+        # The first node is requested before a file is created: a blob of another size leaves no file.
         nodes = leaf_nodes(source, cid, size)
         nodes = chain([next(nodes)], nodes)
         return self._made(cid, size, fill)
 
     def made(self, name: str, size: int, parts: Callable[[], Iterable[Buffer]]) -> memoryview:
-        """The bytes of `parts`, `size` together, read-only and mapped; made once and found again by `name`."""
+        """Returns the bytes of `parts`, `size` in total, read-only and mapped; written once and found again under
+        `name`.
+        """
 
         def fill(file: int) -> None:
             at = 0
@@ -111,7 +116,7 @@ class BlobCache:
         return self._made(name, size, fill) if found is None else found
 
     def tree(self, cid: Cid, compute: Callable[[], Digest]) -> Digest:
-        """The root of a blob's leaves, computed once for as long as its file stays as it is."""
+        """Returns the root of a blob's leaves; `compute` runs once for as long as the file is unchanged."""
         try:
             seen = os.stat(self.folder / cid)
         except OSError:
@@ -129,7 +134,7 @@ class BlobCache:
         return found
 
     def refresh(self, cid: Cid) -> None:
-        """Removes the files made from a blob that proved wrong, and the blob itself if its file is damaged."""
+        """Removes the files derived from a blob that proved wrong, and the blob itself if its file is damaged."""
         with suppress(OSError):
             for path in self.folder.glob(f"{cid}.*"):
                 if path.suffix != PART:
@@ -153,9 +158,10 @@ class BlobCache:
         try:
             seen = os.fstat(file)
             if seen.st_size != size:
-                # Cut off by somebody else, or not as long as its reader believes: its root will tell.
+                # A file that was truncated, or whose length differs from its reader's expectation, is detected by its
+                # root.
                 return None
-            # The time of its last use; that of its last write says if it is still the same file.
+            # The access time records the last use; the modification time shows whether the file is unchanged.
             os.utime(file, ns=(time.time_ns(), seen.st_mtime_ns))
             return _map(file, size)
         except OSError as error:
@@ -193,7 +199,7 @@ class BlobCache:
         """Locks the file `part` exclusively; gives None if another process has replaced it meanwhile. Raises
         Unreachable if the lock's holder makes no progress.
 
-        The lock ends with its holder, however that ends.
+        The system releases the lock when its holder ends, even if killed.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -224,13 +230,13 @@ class BlobCache:
                 same = False
             yield file if same else None
         finally:
-            # A mapping keeps the open file, and with it its lock.
+            # A mapping keeps the file open, and with it the file's lock.
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
     def _make_room(self, part: Path, size: int) -> None:
-        """Removes the files used longest ago until `size` bytes fit the limit and the disk; raises OSError."""
+        """Removes the least recently used files until `size` bytes fit the limit and the disk. Raises OSError."""
         files = sorted(self._files(part), key=lambda f: f.used)
         here = part.stat().st_blocks * 512
         over = sum(f.size for f in files) + size - self._limit
@@ -253,7 +259,7 @@ class BlobCache:
                     yield _File(seen.st_mtime_ns if path.suffix == PART else seen.st_atime_ns, path, seen.st_size)
 
     def _removed(self, file: _File) -> bool:
-        """Removes a file and returns True, unless it is a part that another process fetches."""
+        """Removes a file and returns True; returns False for a part that another process is fetching."""
         with suppress(FileNotFoundError):
             if file.path.suffix == PART:
                 descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
@@ -277,7 +283,7 @@ class BlobCache:
 
 
 def mapped_file(path: Path) -> memoryview:
-    """A file's bytes, read-only and mapped: they stay what they are when the file is replaced. Raises OSError."""
+    """Maps a file's bytes read-only; they stay unchanged when the file is replaced. Raises OSError."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         return _map(file.fileno(), size) if size else memoryview(b"")
@@ -288,7 +294,7 @@ def _map(file: int, size: int) -> memoryview:
 
 
 def _holds(file: int, at: int, held: int, cid: Cid, size: int) -> bool:
-    """Returns True if the block of a CID lies at `at` within the file's first `held` bytes."""
+    """Returns True if the block named `cid` is at offset `at`, within the file's first `held` bytes."""
     if at + size > held:
         return False
     return hashlib.sha256(os.pread(file, size, at)).digest() == parse_cid(cid).digest

@@ -20,14 +20,14 @@ Bytes = bytes | bytearray | memoryview
 _MARKS: dict[Codec, int] = {"raw": 0x55, "dag-pb": 0x70, "dag-cbor": 0x71}
 _NAMES = {mark: codec for codec, mark in _MARKS.items()}
 _SHA256 = bytes([0x12, 32])
-"""The hash function and the length of a digest, as a CID spells them."""
-# One block's CID is asked for many times.
+"""Hash function and digest length, as encoded in a CID."""
+# One block's CID is requested many times.
 _cached = lru_cache(maxsize=16384)
 
 MAX_CHARACTERS = 128
-"""The longest text that is parsed as a CID; ours have 59 characters."""
+"""Longest text that is parsed as a CID; canonical CIDs have 59 characters."""
 CID_BYTES = 36
-"""version, codec, hash function, digest length: one byte each, then 32 bytes of SHA-256."""
+"""Length of a binary CID: version, codec, hash function and digest length, one byte each, then 32 bytes of SHA-256."""
 
 
 _FORM = re.compile(r"b[a-z2-7]{58}", re.ASCII)
@@ -35,7 +35,7 @@ _FORM = re.compile(r"b[a-z2-7]{58}", re.ASCII)
 
 @dataclass(frozen=True)
 class ParsedCid:
-    """The codec and the digest in a CID."""
+    """Codec and digest of a CID."""
 
     codec: Codec
     """The format of the block's bytes."""
@@ -45,7 +45,7 @@ class ParsedCid:
 
 @_cached
 def cid_of_digest(digest: bytes, codec: Codec = "raw") -> Cid:
-    """The CID of a block whose SHA-256 is `digest` (32 bytes)."""
+    """Returns the CID of a block whose SHA-256 is `digest` (32 bytes)."""
     if len(digest) != CID_BYTES - 4:
         raise ValueError(f"a SHA-256 has {CID_BYTES - 4} bytes, this one has {len(digest)}")
     raw = bytes([1, _MARKS[codec]]) + _SHA256 + digest
@@ -53,26 +53,26 @@ def cid_of_digest(digest: bytes, codec: Codec = "raw") -> Cid:
 
 
 def cid_of_block(block: Bytes, codec: Codec = "raw") -> Cid:
-    """The CID of one block, whatever its size. For content use `lockstep.storage.cid_of`."""
+    """Returns the CID of one block of any size. For content of several blocks use `lockstep.storage.cid_of`."""
     return cid_of_digest(hashlib.sha256(block).digest(), codec)
 
 
 @_cached
 def parse_cid(text: str) -> ParsedCid:
-    """Codec and digest of a CID. UsageError if it is not a canonical CIDv1 over SHA-256 of a known codec."""
+    """Parses a CID. Raises UsageError unless it is a canonical CIDv1 over SHA-256 of a known codec."""
     return _canonical(text) or _parse(_decode(text), text)
 
 
 @_cached
 def cid_to_bytes(cid: str) -> bytes:
-    """The 36-byte binary form, as it is put on chain and into DAG-CBOR."""
+    """Returns the 36-byte binary form, as written on chain and into DAG-CBOR."""
     parsed = parse_cid(cid)
     return bytes([1, _MARKS[parsed.codec]]) + _SHA256 + parsed.digest
 
 
 @_cached
 def cid_from_bytes(raw: bytes) -> Cid:
-    """The canonical text of a 36-byte binary CIDv1. UsageError if `raw` is anything else."""
+    """Returns the canonical text of a 36-byte binary CIDv1. Raises UsageError for any other `raw`."""
     if len(raw) != CID_BYTES:
         raise UsageError(
             f"a binary CID has {CID_BYTES} bytes, this one has {len(raw)}", "only CIDv1 over SHA-256 is used"
@@ -83,7 +83,7 @@ def cid_from_bytes(raw: bytes) -> Cid:
 
 
 def verify_block(cid: str, block: Bytes, *, source: str) -> None:
-    """Raises BlobCorrupt unless `block` hashes to `cid`. `source` names where the bytes came from."""
+    """Raises BlobCorrupt unless `block` hashes to `cid`; `source` names the origin of the bytes in the error."""
     # INVARIANT: no byte leaves a store that does not hash to the CID that was asked for.
     if hashlib.sha256(block).digest() != parse_cid(cid).digest:
         raise BlobCorrupt(
@@ -93,23 +93,23 @@ def verify_block(cid: str, block: Bytes, *, source: str) -> None:
 
 
 def _canonical(text: str) -> ParsedCid | None:
-    """Codec and digest of a CID of the one form that is used; None if the text is of another."""
+    """Parses a CID in its canonical form; returns None for any other text."""
     if _FORM.fullmatch(text) is None:
         return None
     raw = base64.b32decode(text[1:].upper() + "======")
     if raw[0] != 1 or raw[1] not in _NAMES or raw[2:4] != _SHA256:
         return None
     parsed = ParsedCid(_NAMES[raw[1]], raw[4:])
-    # The last character has two bits more than the bytes have.
+    # The last character encodes two bits more than the bytes have.
     return parsed if cid_of_digest(parsed.digest, parsed.codec) == text else None
 
 
 def _decode(text: str) -> CID:
-    """Decodes a CID that is not in the canonical form, to find what is wrong with it.
+    """Decodes a CID that is not in canonical form, to find the reason.
 
-    Each of its errors leaves a ring of frames behind, so that what is right is read by `_canonical`.
+    Each of its errors keeps a cycle of stack frames alive, so valid CIDs are parsed by `_canonical`.
     """
-    # multiformats raises several unrelated exception families for malformed text, and takes its time for a long one
+    # multiformats raises several unrelated exception types for malformed text, and is slow for long text.
     try:
         if len(text) > MAX_CHARACTERS:
             raise ValueError(f"{len(text)} characters")
@@ -127,7 +127,7 @@ def _no_cid(text: str) -> UsageError:
 
 
 def _parse(decoded: CID, text: str) -> ParsedCid:
-    # multiformats looks at a digest only when it is asked for, and raises then what it likes.
+    # multiformats checks a digest only on access, and then raises various exceptions.
     try:
         digest = bytes(decoded.raw_digest)
     except Exception as error:
@@ -139,8 +139,8 @@ def _parse(decoded: CID, text: str) -> ParsedCid:
 
 
 def _use_every_table() -> None:
-    # multiformats registers an encoding or a hash when it is first used, and threads that do so at once fail. The
-    # import's lock lets one thread in.
+    # multiformats registers an encoding or a hash on first use, and fails if threads do so at once. The import's lock
+    # admits one thread.
     for codec in _MARKS:
         _parse(_decode(cid_of_digest(bytes(32), codec)), codec)
 

@@ -1,4 +1,4 @@
-"""HTTP connections of a server that strangers reach: silent, slow and surplus ones are cut off.
+"""HTTP connections of a public server: silent, slow and surplus connections are closed.
 
     head    no request yet, or none since the last answer      HEAD: so long, then it is closed
     body    a request whose body is on its way                 BODY: so many bytes in so many seconds
@@ -6,9 +6,9 @@
     send    an answer that the client has not taken            SEND: so many bytes in so many seconds
     work    the server's turn                                  bounded in number, not in time
 
-uvicorn's own limit counts connections, so that 64 silent ones shut a server; its only time limit begins after the first
-answer. Here requests at work are counted, and where connections are too many the one that has kept the server waiting
-longest makes room.
+uvicorn's own limit counts connections, so 64 silent ones would block a server, and its only timeout begins after the
+first answer. This module counts requests in progress. If there are too many connections, it closes the one that has
+kept the server waiting longest.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ State = Literal["head", "body", "rest", "send", "work"]
 TICK_SECONDS = 1.0
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Paths that are answered however many requests are at work."""
+"""Paths that are answered however many requests are in progress."""
 STREAMS = frozenset({"/api/v1/stream"})
-"""Paths whose answers have no end: they wait most of the time, and are no requests at work."""
+"""Paths with endless answers, which mostly wait: they do not count as requests in progress."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server's clients; seconds of this machine's clock."""
+    """Limits on a server's clients; times are in seconds of this machine's clock."""
 
     connections: int = 256
     per_peer: int = 128
-    """Connections from one address: a proxy in front of the server is one."""
+    """Most connections from one address; all clients behind a proxy share its address."""
     requests: int = 64
-    """Requests at work at once; one more is answered with 503."""
+    """Most requests in progress; a further one is answered with status 503."""
     head_seconds: float = 10.0
     body_seconds: float = 10.0
     body_bytes: int = 64 << 10
-    """The least that a body brings in `body_seconds`, unless it ends."""
+    """Least bytes of a request's body in `body_seconds`, unless it ends sooner."""
     rest_seconds: float = 2.0
     send_seconds: float = 30.0
     send_bytes: int = 64 << 10
-    """The least of an answer that a client takes in `send_seconds`, unless it takes the rest."""
+    """Least bytes of an answer that a client must read in `send_seconds`, unless it reads the rest."""
 
 
 class Connection(H11Protocol):
-    """One connection, within `limits`."""
+    """One connection, held to `limits`."""
 
     limits: ClassVar[Limits] = Limits()
 
@@ -73,7 +73,7 @@ class Connection(H11Protocol):
 
     @property
     def state(self) -> State:
-        """The phase of the connection, and so the side that it waits for."""
+        """The phase of the connection, which determines the side that it waits for."""
         answering = self.cycle is not None and not self.cycle.response_complete
         sending = self.conn.their_state is h11.SEND_BODY
         if self.flow.write_paused or (not answering and self.transport.get_write_buffer_size()):
@@ -85,7 +85,7 @@ class Connection(H11Protocol):
 
     @property
     def streams(self) -> bool:
-        """True while it answers without an end."""
+        """True while the connection serves an endless answer."""
         return self.cycle is not None and self.cycle.scope.get("path") in STREAMS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -119,13 +119,13 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def cut(self) -> None:
-        """Closes the connection at once, whatever is under way."""
+        """Closes the connection at once, in any phase."""
         self._gone = True
         self.connections.discard(self)
         self.transport.abort()
 
     def _room(self) -> bool:
-        """Makes room for this connection; returns False if every other one is at work."""
+        """Makes room for this connection; returns False if all others are processing requests."""
         others = [c for c in self.connections if isinstance(c, Connection)]
         mine = [c for c in others if c._peer == self._peer]
         if len(mine) >= self.limits.per_peer:
@@ -137,14 +137,14 @@ class Connection(H11Protocol):
         return _cut_longest(c for c in others if c._peer == most) or _cut_longest(others)
 
     def _tick(self) -> None:
-        """Checks once a second if the client has kept the server waiting too long."""
+        """Checks once a second whether the client has kept the server waiting too long."""
         state, now, limits = self.state, self.loop.time(), self.limits
-        # Each request, and each answer that was taken, is a new beginning.
+        # Each request, and each answer that was read, restarts the time limit.
         mark = (state, self.cycle, self._drained)
         done = self._received if state == "body" else -self.transport.get_write_buffer_size()
         if mark != self._mark:
             self._mark, self._since, self._then = mark, now, done
-        # (seconds, the least that is done in them)
+        # (seconds, least bytes in this time)
         allowed = {
             "head": (limits.head_seconds, sys.maxsize),
             "body": (limits.body_seconds, limits.body_bytes),
@@ -160,7 +160,7 @@ class Connection(H11Protocol):
         return None
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers 503 while too many requests are at work."""
+        """Answers status 503 while too many requests are in progress."""
         others = [c for c in self.connections if isinstance(c, Connection) and not c.streams]
         at_work = sum(c.state in ("work", "send") for c in others)
         if at_work > self.limits.requests and scope.get("path") not in HEALTH:
@@ -171,7 +171,7 @@ class Connection(H11Protocol):
 
 
 def config(app: ASGIApp, *, drain_seconds: int, limits: Limits | None = None) -> uvicorn.Config:
-    """uvicorn's configuration of a server of such connections, which logs nothing of its own."""
+    """Returns uvicorn's configuration for a server with these connections; it has no log of its own."""
     kind = Connection if limits is None else type("Connection", (Connection,), {"limits": limits})
     return uvicorn.Config(
         cast(Any, app),
@@ -185,7 +185,7 @@ def config(app: ASGIApp, *, drain_seconds: int, limits: Limits | None = None) ->
 
 
 def _cut_longest(connections: Iterable[Connection]) -> bool:
-    """Cuts the connection that has kept the server waiting longest; returns False if none does."""
+    """Closes the connection that has kept the server waiting longest; returns False if none does."""
     waiting = [c for c in connections if c.state in ("head", "body", "rest")]
     if not waiting:
         return False

@@ -1,8 +1,8 @@
-"""Containers: the files in which Programs and job specs travel (docs/protocol.md section 5).
+"""File formats of Programs and job specs (docs/protocol.md section 5).
 
-A Program's large constants (a frozen model) lie beside its file, one blob each: they are fetched side by side, resumed
-after a kill, and mapped. Nothing here is hashed on chain as a file except the spec, whose digest is in JobParams; a
-Program is checked against its root after decoding.
+Large constants of a Program (a frozen model) are blobs of their own, fetched in parallel, resumed after a kill, and
+memory-mapped. Only the spec is hashed on chain as a file: JobParams has its digest. A Program is checked against its
+root after decoding.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 SPEC_VERSION = 1
 MAX_PROGRAM_BYTES = 1 << 28
-"""Most that a party reads of one Program's file: ops, names and small constants."""
+"""Most bytes of a Program's file that a party reads: ops, names and small constants."""
 INLINE_BYTES = 1 << 16
-"""The largest constant inside the Program's file; a larger one is a blob beside it."""
+"""Largest constant, in bytes, inside a Program's file; a larger one is a separate blob."""
 MAX_SPEC_BYTES = 1 << 20
-"""One block."""
+"""Largest spec in bytes: one block."""
 
 _MAX_COUNT = (1 << 16) - 1
-"""Ops and constants are counted in a u16."""
+"""Most ops, and most constants: a u16 counts them."""
 _FORM = {"dtype": whole(0, 255), "shape": several(whole(0, U32), 255)}
 _CONST = either(table({**_FORM, "data": octets()}), table({**_FORM, "cid": read_link}))
 _NAMES: Reader[Any] = several(text(), _MAX_COUNT)
@@ -62,12 +62,12 @@ _PROGRAM = table(
     {"names": _NAMES, "places": _NAMES},
 )
 MAX_RANK = 32
-"""The most axes of a parameter: as many as every numpy takes."""
+"""Most axes of a parameter: as many as every version of numpy supports."""
 _SHAPE = several(whole(0, U32), MAX_RANK)
 
 
 def _pair(value: Any, where: str) -> list[str]:
-    """Reads the roots of codes and scales."""
+    """Parses the roots of codes and scales."""
     found = several(text(64), 2)(value, where)
     if len(found) != 2:
         raise Malformed(f"{where} has {len(found)} entries where codes and scales are due")
@@ -75,7 +75,7 @@ def _pair(value: Any, where: str) -> list[str]:
 
 
 def _limbs(value: Any, where: str) -> list[list[str]]:
-    """Reads the limbs of a frozen weight: one or two pairs."""
+    """Parses the limbs of a frozen weight: one or two pairs of roots."""
     found = several(_pair, 2)(value, where)
     if not found:
         raise Malformed(f"{where} is empty where codes and scales are due")
@@ -83,7 +83,7 @@ def _limbs(value: Any, where: str) -> list[list[str]]:
 
 
 def _policy(value: Any, where: str) -> Mapping[str, Any]:
-    """Reads a policy of products. Without one a spec has no such key: an empty one would be a second encoding."""
+    """Parses a policy of products. A spec without a policy has no such key: an empty one would be a second encoding."""
     found = mapping(anything)(value, where)
     if not found:
         raise Malformed(f"{where} is empty")
@@ -91,7 +91,7 @@ def _policy(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _complex(value: Any, where: str) -> bool:
-    """Reads the mark of a complex parameter. What is real has no such key: False would be a second encoding."""
+    """Parses the mark of a complex parameter. A real parameter has no such key: False would be a second encoding."""
     if not flag(value, where):
         raise Malformed(f"{where} is false")
     return True
@@ -120,7 +120,10 @@ _SPEC = table(
 
 
 def encode_program(program: Program, name: Name = cid_of) -> bytes:
-    """The Program file: header, descriptors, constants, names for people; each large constant's words go to `name`."""
+    """Encodes a Program's file: header, descriptors, constants, names.
+
+    The words of each large constant are passed to `name`, which returns their CID.
+    """
     return dag_cbor.encode(
         {
             "header": program.header,
@@ -139,17 +142,17 @@ def _const_fields(const: Const, name: Name) -> dict[str, Any]:
 
 
 def program_length(program: Program) -> int:
-    """Bytes of a Program's file and of the constants beside it, none of which is read."""
+    """Returns the bytes of a Program's file and of its separate constants, without reading any."""
     some = cid_of_digest(bytes(32))
     beside = sum(len(c.data) for c in program.consts if len(c.data) > INLINE_BYTES)
     return len(encode_program(program, lambda data: some)) + beside
 
 
 def load_program(store: ContentStore, cid: str, root: ProgramRoot | bytes | None = None) -> Program:
-    """The Program whose file is named `cid`, its large constants mapped.
+    """Loads the Program whose file is named `cid`; large constants are memory-mapped.
 
-    Raises ProgramInvalid if it does not parse, Mismatch if its root is not `root` (None: its CID alone names it), and
-    the store's errors.
+    Raises ProgramInvalid if the file does not parse, Mismatch if the Program's root is not `root` (None: only the CID
+    is checked), and the store's errors.
     """
     data = store.get(cid, max_bytes=MAX_PROGRAM_BYTES)
     try:
@@ -159,8 +162,9 @@ def load_program(store: ContentStore, cid: str, root: ProgramRoot | bytes | None
 
 
 def load_parts(store: ContentStore, cid: str, root: bytes) -> ProgramParts:
-    """Returns the committed bytes in the Program file named `cid`, even if they are not a Program; raises as
-    `load_program`."""
+    """Returns the committed bytes in the Program file named `cid`, even if they are not a valid Program; raises as
+    `load_program`.
+    """
     data = store.get(cid, max_bytes=MAX_PROGRAM_BYTES)
     for fresh in (False, True):
         parts = decode_parts(data, store, fresh=fresh)
@@ -174,10 +178,10 @@ def decode_program(
     data: bytes, root: ProgramRoot | bytes | None = None, store: ContentStore | None = None, *, fresh: bool = False,
     most_beside: int | None = None,
 ) -> Program:  # fmt: skip
-    """The Program in a file; raises ProgramInvalid if it does not parse, Mismatch if its root is not `root`.
+    """Decodes a Program's file. Raises ProgramInvalid if it does not parse, Mismatch if its root is not `root`.
 
-    `store` holds its large constants; of more than `most_beside` bytes none is fetched, and Unfit is raised. `fresh`:
-    what is in the cache was found wrong, and is believed only if its blocks hash to their CIDs.
+    `store` has the large constants; if they exceed `most_beside` bytes, none is fetched and Unfit is raised. With
+    `fresh`, cached files are hashed again before use, because an earlier check found them wrong.
     """
     fields, consts = _program_file(data, store, fresh, most_beside)
     program = Program.decode(fields["header"], fields["ops"], consts, fields.get("names", ()), fields.get("places", ()))
@@ -187,8 +191,10 @@ def decode_program(
 
 
 def decode_parts(data: bytes, store: ContentStore | None = None, *, fresh: bool = False) -> ProgramParts:
-    """Returns the committed bytes in a Program file, even if they are not a Program; raises ProgramInvalid if the file
-    does not parse."""
+    """Returns the committed bytes in a Program file, even if they are not a valid Program.
+
+    Raises ProgramInvalid if the file does not parse.
+    """
     fields, consts = _program_file(data, store, fresh)
     return ProgramParts(fields["header"], tuple(fields["ops"]), consts)
 
@@ -228,7 +234,9 @@ def _program_file(
 
 
 def _beside(store: ContentStore, wanted: list[tuple[Cid, int]], fresh: bool) -> list[tuple[memoryview, Digest]]:
-    """(words, root of their leaves) of each large constant; the root is computed once for as long as its file is."""
+    """Returns (words, root of their leaves) of each large constant; the root is computed once for as long as its cached
+    file is unchanged.
+    """
     if fresh:
         for cid, _ in wanted:
             store.cache.refresh(cid)
@@ -248,7 +256,7 @@ def _misplaced(header: TensorHeader, what: str) -> ProgramInvalid:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """The spec that a job's `specDigest` names: CIDs of its parts, and the meaning of its numbers for people."""
+    """The job spec that `specDigest` names: CIDs of the job's parts, and descriptions of its numbers for people."""
 
     programs: Mapping[str, Cid]
     """CIDs of the Program files "step", "encode", "merge"."""
@@ -257,17 +265,17 @@ class JobSpec:
     genesis: Cid
     """CID of the first checkpoint."""
     model: Mapping[str, Any]
-    """config.json of the model."""
+    """The model's config.json."""
     parameters: tuple[Mapping[str, Any], ...]
-    """{name, offset, shape} of each parameter in the flat tensor, in order; and its shard where there are several."""
+    """{name, offset, shape} of each parameter in the flat tensor, in order; with its shard if there are several."""
     strategy: Mapping[str, Any]
-    """The strategy's Spec."""
+    """The strategy's configuration."""
     version: int = SPEC_VERSION
     arithmetic: Mapping[str, Any] = field(default_factory=dict)
-    """The tracer's policy of products; empty, and then not in the file, where all are in float32."""
+    """The arithmetic policy of products; empty, and then absent from the file, if all are float32."""
 
     def encode(self) -> bytes:
-        """DAG-CBOR; one block."""
+        """Encodes the spec as DAG-CBOR, in one block."""
         fields = asdict(self)
         fields["parameters"] = [dict(p) for p in self.parameters]
         if not self.arithmetic:
@@ -281,7 +289,7 @@ class JobSpec:
 
     @staticmethod
     def decode(data: bytes, digest: bytes | None = None) -> JobSpec:
-        """The spec in a file; raises Mismatch if its digest is not `digest` or it does not parse."""
+        """Decodes a spec's file. Raises Mismatch if its digest is not `digest` or it does not parse."""
         if digest is not None and sha256(data).digest() != digest:
             raise Mismatch("the spec's digest is not the job's", hint="fetch it again; do not run the job")
         with refusing(Mismatch, "a spec", hint="its author wrote another version"):

@@ -1,11 +1,11 @@
-"""The dag-pb block of a UnixFS file: its protobuf encoding, written canonically and parsed strictly.
+"""Encodes and strictly parses dag-pb blocks of UnixFS files (protobuf in canonical form).
 
     message PBNode  { repeated PBLink Links = 2; optional bytes Data = 1; }      (links are written first)
     message PBLink  { bytes Hash = 1; string Name = 2; uint64 Tsize = 3; }
     message UnixFS  { DataType Type = 1; bytes Data = 2; uint64 filesize = 3; repeated uint64 blocksizes = 4 }
 
-Source: ipld.io/specs/codecs/dag-pb/spec and specs.ipfs.tech/unixfs. Only file nodes whose bytes all lie in
-their children are written; nothing but that is read.
+Source: ipld.io/specs/codecs/dag-pb/spec and specs.ipfs.tech/unixfs. Only file nodes without data of their own are
+written and read: all bytes are in their children.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ _MAX_VARINT = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Link:
-    """One child of a file node."""
+    """A link to one child of a file node."""
 
     cid: Cid
-    """The child's block."""
+    """CID of the child's block."""
     size_bytes: int
-    """File bytes below this child."""
+    """File bytes in the subtree of this child."""
     tree_bytes: int
-    """Block bytes of the child and everything below it (dag-pb's Tsize)."""
+    """Block bytes of the child and its subtree (dag-pb's Tsize)."""
 
 
 @dataclass(frozen=True)
 class FileNode:
-    """An inner node of a UnixFS file: the concatenation of its children."""
+    """An inner node of a UnixFS file: its content is the concatenation of its children."""
 
     links: tuple[Link, ...]
 
     @property
     def size_bytes(self) -> int:
-        """File bytes below this node."""
+        """File bytes in the subtree of this node."""
         return sum(link.size_bytes for link in self.links)
 
     def encode(self) -> bytes:
-        """The canonical dag-pb block."""
+        """Returns the canonical dag-pb block."""
         links = b"".join(_field(2, _encode_link(link)) for link in self.links)
         unixfs = _varint_field(1, _UNIXFS_FILE) + _varint_field(3, self.size_bytes)
         unixfs += b"".join(_varint_field(4, link.size_bytes) for link in self.links)
@@ -54,7 +54,7 @@ class FileNode:
 
     @classmethod
     def decode(cls, block: bytes) -> FileNode:
-        """Parses a dag-pb block. BlobCorrupt if it is not the canonical encoding of a non-empty file node."""
+        """Parses a dag-pb block. Raises BlobCorrupt unless it is the canonical encoding of a non-empty file node."""
         try:
             node = _decode_node(block)
         except (ValueError, UsageError) as error:
@@ -98,7 +98,7 @@ def _decode_sizes(data: bytes) -> list[int]:
 
 
 def _encode_link(link: Link) -> bytes:
-    # Kubo writes the empty name out; leaving it away would give another CID
+    # Kubo writes the empty name; without it the CID would differ
     return _field(1, cid_to_bytes(link.cid)) + _field(2, b"") + _varint_field(3, link.tree_bytes)
 
 

@@ -1,12 +1,13 @@
-"""Datasets as content: compact shards, a manifest that names them, the tensor root that a job binds.
+"""Stores datasets as compact shards and a manifest that names them; a job commits to the root of the whole tensor.
 
-A dataset is a matrix of tokens (N, L); its root on chain is that of the i32 tensor. What travels is smaller: whole rows
-in the narrowest unsigned little-endian type that holds the vocabulary, cut into shards of about 1 MiB, and a DAG-CBOR
-manifest {version, dtype, rows, row_tokens, vocabulary, shard_rows, shards: [links], root}. Where a tokenizer made the
-tokens, the manifest links its file, with its SHA-256 and how it was used: whoever has the texts can make them again.
+A dataset is a matrix of tokens (N, L); its root on chain is that of the i32 tensor. The stored form is smaller: whole
+rows in the narrowest unsigned little-endian type that holds the vocabulary, cut into shards of about 1 MiB, and a
+DAG-CBOR manifest {version, dtype, rows, row_tokens, vocabulary, shard_rows, shards: [links], root}. If a tokenizer made
+the tokens, the manifest links to the tokenizer's file, with its SHA-256 and options, so that the dataset can be rebuilt
+from the texts.
 
-Rows of fields (`storage.fields`) are words of any value, which travel as they are: dtype "words", vocabulary 0. Their
-manifest, and that of rows that hold several windows, has version 2 and says the rows' `form`.
+Rows of fields (`storage.fields`) are arbitrary 32-bit words, stored unchanged: dtype "words", vocabulary 0. Their
+manifest has version 2 and the rows' `form`, as has the manifest of rows with several windows.
 
     cid = store_dataset(store, dataset)
     assert load_dataset(store, cid, root=dataset.root).rows.shape == dataset.rows.shape
@@ -32,43 +33,45 @@ from lockstep.storage.store import ContentStore
 
 MANIFEST_VERSION = 1
 FORM_VERSION = 2
-"""Version of a manifest that says its rows' form."""
+"""Version of a manifest that has its rows' form."""
 SHARD_BYTES = 1 << 20
 MAX_DATASET_BYTES = 1 << 33
-"""Most of the i32 tensor that a reader takes: a tensor has 2^31 - 1 elements at most."""
+"""Largest i32 tensor, in bytes, that a reader accepts: a tensor has at most 2^31 - 1 elements."""
 MAPPED_BYTES = 1 << 24
-"""From so many bytes on, the i32 tensor is a file in the user's cache, made once and mapped, not process memory."""
+"""Size in bytes from which the i32 tensor is a memory-mapped file in the user's cache, written once."""
 SIDES = ("train", "held out", "all")
-"""Sides of the texts' split."""
+"""Sides of the split of the texts."""
 MAX_TOKENIZER_BYTES = 1 << 26
-"""Most of a tokenizer's file: those of 256,000 tokens have half of it."""
+"""Largest tokenizer file in bytes; those with 256,000 tokens have half of that."""
 MAX_SHARDS = 1 << 15
-"""More links than fit the manifest's one block."""
+"""Most shards; their links must fit into the manifest's single block."""
 
 CONTROLS = ("", "token", "text")
-"""Ways to read a text that spells a control token of its tokenizer: refused, as that token, as its characters."""
+"""Treatments of a text that spells a control token of its tokenizer: refuse it, read the token, or read the
+characters.
+"""
 
 _I32 = 1
 _TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype("<u1"), "u16": np.dtype("<u2"), "u32": np.dtype("<u4")}
 WORDS = "words"
-"""Type of shards of fields: the rows' i32 words."""
+"""Type of shards of fields: the i32 words of the rows."""
 _WORD = np.dtype("<i4")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The rule by which texts became tokens (lockstep.training.tokens)."""
+    """The rule by which texts were converted to tokens (lockstep.training.tokens)."""
 
     tokenizer: bytes = field(repr=False)
     """The bytes of its `tokenizer.json`."""
     separator: str = ""
-    """The token after each document; "": an empty line."""
+    """The token after each document; "" stands for an empty line."""
     side: str = "all"
     """The side of the texts' split: "train", "held out" or "all"."""
     unknown: bool = False
-    """True: characters that the tokenizer does not know were let through."""
+    """True if characters unknown to the tokenizer were accepted."""
     control: str = ""
-    """The sense of a text that spells a control token of the tokenizer: "token", "text", or "": there is none."""
+    """Treatment of a text that spells a control token: "token", "text", or "" if it is refused."""
 
     @property
     def sha256(self) -> bytes:
@@ -78,16 +81,16 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows of tokens, every token below `vocabulary`; or of the words of fields."""
+    """Rows of tokens, each below `vocabulary`, or rows of fields."""
 
     rows: NDArray[np.int32]
-    """(N, L), N and L >= 1, contiguous; L = context + 1, so that a row holds inputs and their targets."""
+    """(N, L) with N and L >= 1, contiguous; for tokens L = context + 1, so that a row holds inputs and targets."""
     vocabulary: int
     """Number of different tokens: 1 to 2^31 - 1; 0 for fields."""
     recipe: Recipe | None = None
-    """The rule by which texts became these tokens; None for bytes, for images, and if it was not loaded."""
+    """The rule by which texts became these tokens; None for bytes and images, and if it was not loaded."""
     form: RowForm | None = None
-    """The fields of a row, or its windows of tokens; None: a row is tokens that are read whole."""
+    """The fields of a row, or its windows of tokens; None: a row of tokens is read whole."""
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or self.rows.dtype != np.int32 or 0 in self.rows.shape:
@@ -110,27 +113,27 @@ class Dataset:
 
     @property
     def row_count(self) -> int:
-        """N: the number of rows."""
+        """N, the number of rows."""
         return int(self.rows.shape[0])
 
     @property
     def row_tokens(self) -> int:
-        """L: the tokens, or words, of a row."""
+        """L, the number of tokens (or words) in a row."""
         return int(self.rows.shape[1])
 
     @property
     def fielded(self) -> bool:
-        """Returns True for rows of fields, whose words are no tokens."""
+        """True for rows of fields, whose words are not tokens."""
         return self.form is not None and bool(self.form.fields)
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of a token in a shard, in the narrowest type that holds the vocabulary."""
+        """Bytes per token in a shard: the narrowest type that holds the vocabulary."""
         return _dtype_of(self.vocabulary)[1].itemsize
 
     @cached_property
     def root(self) -> TensorRoot:
-        """The root of the i32 tensor (N, L): `datasetRoot` of a job."""
+        """Root of the i32 tensor (N, L); a job's `datasetRoot`."""
         from lockstep.protocol.merkle import tensor_root
 
         return tensor_root(_I32, self.rows.shape, self.rows.reshape(-1).data)
@@ -158,7 +161,7 @@ _MANIFEST = table(
 
 @dataclass(frozen=True)
 class TokenizerLink:
-    """A recipe with its tokenizer by name."""
+    """A recipe that names its tokenizer by CID."""
 
     cid: Cid
     sha256: bytes
@@ -168,8 +171,10 @@ class TokenizerLink:
     control: str = ""
 
     def recipe(self, store: ContentStore) -> Recipe:
-        """Fetches the tokenizer; returns the recipe with it. Raises Mismatch for another tokenizer, PayloadInvalid if
-        too large."""
+        """Fetches the tokenizer and returns the recipe with it.
+
+        Raises Mismatch for another tokenizer, PayloadInvalid if it is too large.
+        """
         data = store.get(self.cid, max_bytes=MAX_TOKENIZER_BYTES)
         # INVARIANT: a tokenizer is the one that its dataset names.
         if sha256(data).digest() != self.sha256:
@@ -179,18 +184,18 @@ class TokenizerLink:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A dataset's manifest: the CIDs of its shards, and the shape and root of the whole."""
+    """A dataset's manifest: CIDs of its shards, shape and root of the whole."""
 
     dtype: str
-    """Type of the shards' tokens: "u8", "u16" or "u32", the narrowest that holds the vocabulary; of fields "words"."""
+    """Type of the shards' tokens: "u8", "u16" or "u32", the narrowest that holds the vocabulary; "words" for fields."""
     rows: int
     row_tokens: int
     vocabulary: int
     shard_rows: int
-    """Rows of every shard but the last, which has the rest."""
+    """Rows in every shard but the last, which has the remaining ones."""
     shards: tuple[Cid, ...]
     root: TensorRoot
-    """The root of the whole dataset as i32."""
+    """Root of the whole dataset as an i32 tensor."""
     tokenizer: TokenizerLink | None = None
     form: RowForm | None = None
 
@@ -208,11 +213,11 @@ class Manifest:
             )
 
     def rows_of(self, shard: int) -> int:
-        """Rows in that shard, counted from 0."""
+        """Returns the number of rows in a shard, counted from 0."""
         return min(self.shard_rows, self.rows - shard * self.shard_rows)
 
     def to_node(self) -> dict[str, Any]:
-        """The DAG-CBOR value; shards are links, so that pinning the manifest pins them."""
+        """Returns the DAG-CBOR value; shards are links, so that pinning the manifest pins them."""
         node = {
             "version": MANIFEST_VERSION if self.form is None else FORM_VERSION,
             "dtype": self.dtype,
@@ -224,15 +229,15 @@ class Manifest:
             "root": bytes(self.root),
         }
         if self.tokenizer is not None:
-            said = {name: value for name, value in vars(self.tokenizer).items() if name != "control" or value}
-            node["tokenizer"] = {**said, "cid": link_of(self.tokenizer.cid)}
+            options = {name: value for name, value in vars(self.tokenizer).items() if name != "control" or value}
+            node["tokenizer"] = {**options, "cid": link_of(self.tokenizer.cid)}
         if self.form is not None:
             node["form"] = self.form.to_node()
         return node
 
     @classmethod
     def from_node(cls, node: Any) -> Manifest:
-        """The manifest of a DAG-CBOR value; PayloadInvalid if it is not one."""
+        """Parses a DAG-CBOR value. Raises PayloadInvalid unless it is a manifest."""
         with refusing(PayloadInvalid, "a dataset manifest", "name the CID that storing it printed"):
             fields = _MANIFEST(node, "the manifest")
         version, root, shards = fields.pop("version"), TensorRoot(fields.pop("root")), tuple(fields.pop("shards"))
@@ -243,8 +248,8 @@ class Manifest:
                 "form",
                 "install the job's release",
             )
-        told = fields.pop("tokenizer", None)
-        link = None if told is None else TokenizerLink(**told)
+        linked = fields.pop("tokenizer", None)
+        link = None if linked is None else TokenizerLink(**linked)
         return cls(shards=shards, root=root, tokenizer=link, form=form, **fields)
 
 
@@ -275,18 +280,18 @@ def store_dataset(store: ContentStore, dataset: Dataset, *, shard_bytes: int = S
 
 
 def load_manifest(store: ContentStore, cid: str) -> Manifest:
-    """The manifest at `cid`; PayloadInvalid if that is something else."""
+    """Loads the manifest named `cid`. Raises PayloadInvalid if the content is something else."""
     return Manifest.from_node(store.get_node(cid))
 
 
 def load_dataset(
     store: ContentStore, cid: str, *, root: bytes | None = None, max_bytes: int = MAX_DATASET_BYTES
 ) -> Dataset:
-    """The dataset whose manifest is at `cid`, complete and checked against its root.
+    """Loads the dataset whose manifest is named `cid`, complete and checked against its root.
 
-    `root` is the job's `datasetRoot`; `max_bytes` bounds the i32 tensor. Mismatch if a root differs, PayloadInvalid if
-    the manifest or a shard is malformed or too large; RowMissing with the first row that is not there; BlobCorrupt,
-    Unreachable from the store.
+    `root` is the job's `datasetRoot`; `max_bytes` bounds the i32 tensor. Raises Mismatch if a root differs,
+    PayloadInvalid if the manifest or a shard is malformed or too large, RowMissing with the first missing row, and the
+    store's BlobCorrupt and Unreachable.
     """
     try:
         manifest = load_manifest(store, cid)
@@ -315,7 +320,7 @@ def _read(store: ContentStore, cid: str, manifest: Manifest) -> Dataset:
 
 
 def _mapped(store: ContentStore, cid: str, manifest: Manifest) -> Dataset:
-    """Maps the rows from a file in the user's cache, which is made once, and again if it was damaged."""
+    """Maps the rows from a file in the user's cache; writes it once, and again if it was damaged."""
     name, size = f"{cid}.rows", 4 * manifest.rows * manifest.row_tokens
     parts = partial(_parts, store, manifest)
     try:
@@ -323,14 +328,14 @@ def _mapped(store: ContentStore, cid: str, manifest: Manifest) -> Dataset:
         if dataset.root == manifest.root:
             return dataset
     except PayloadInvalid:
-        # What is wrong with the shards themselves is told below.
+        # Errors in the shards themselves are reported below.
         pass
     store.cache.refresh(Cid(cid))
     return _dataset(cid, manifest, store.cache.made(name, size, parts))
 
 
 def _parts(store: ContentStore, manifest: Manifest) -> Iterator[memoryview]:
-    """The shards' rows as i32, in pieces of some MiB at most, however large a shard is."""
+    """Yields the shards' rows as i32, in pieces of at most a few MiB, however large a shard is."""
     for shard, cid in enumerate(manifest.shards):
         try:
             yield from _tokens(store, manifest, cid, manifest.rows_of(shard))
@@ -364,7 +369,9 @@ def _tokens(store: ContentStore, manifest: Manifest, cid: Cid, rows: int) -> Ite
 
 
 def _dtype_of(vocabulary: int) -> tuple[str, np.dtype[Any]]:
-    """(name, type) of the shards' words: the narrowest that holds the vocabulary; 0: words of fields."""
+    """Returns (name, type) of the shards' words: the narrowest that holds the vocabulary; words of fields for
+    vocabulary 0.
+    """
     if not vocabulary:
         return WORDS, _WORD
     name = "u8" if vocabulary <= 1 << 8 else "u16" if vocabulary <= 1 << 16 else "u32"

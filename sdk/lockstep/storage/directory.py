@@ -1,7 +1,7 @@
 """A directory of blocks: the default store, safe against `kill -9`, power loss and concurrent writers.
 
     HOME/blocks/<xy>/<cid>    one file per block; xy are the CID's next to last characters, as in Kubo's flatfs
-    HOME/partial/             what is being written; a rename moves it into place
+    HOME/partial/             files being written; a rename moves a finished file into place
 
 A block becomes visible by one rename of a file that is already on disk, and a root is renamed after its children
 are durable. There is no index, no lock and no state in memory: any number of processes may share a directory.
@@ -25,7 +25,7 @@ from lockstep.storage.store import BlockCodec, ContentStore
 from lockstep.storage.unixfs import MAX_BLOCK_BYTES, FileBlock, chunks_of_file, layout
 
 STALE_SECONDS = 3600
-"""A partial file this old belongs to a writer that was killed: none takes an hour for one block."""
+"""Age in seconds at which a partial file is taken for that of a killed writer: no block takes an hour to write."""
 
 
 class DirectoryStore(ContentStore):
@@ -60,7 +60,7 @@ class DirectoryStore(ContentStore):
         path = self._path(cid)
         try:
             with open(path, "rb") as file:
-                # one byte more than allowed tells too large from just right
+                # one byte more than allowed detects a block that is too large
                 block = file.read(MAX_BLOCK_BYTES + 1)
         except FileNotFoundError as error:
             if not self._blocks.is_dir():
@@ -95,12 +95,12 @@ class DirectoryStore(ContentStore):
         return True
 
     def blocks(self) -> Iterator[Cid]:
-        """The CIDs of all blocks held, in no order; a concurrent writer's may or may not be among them."""
+        """Yields the CIDs of all stored blocks, in no particular order; blocks of concurrent writers may be missing."""
         for folder in self._blocks.iterdir():
             yield from (Cid(path.name) for path in folder.iterdir())
 
     def _write(self, blocks: Iterable[FileBlock]) -> Cid:
-        """Writes blocks, of which the last is the root; returns its CID."""
+        """Writes blocks, the root last; returns the root's CID."""
         folders: set[Path] = set()
         root: FileBlock | None = None
         try:
@@ -124,9 +124,9 @@ class DirectoryStore(ContentStore):
         return root.cid
 
     def _write_block(self, block: FileBlock) -> Path:
-        """Puts one block into place unless it is there; returns its folder, whose names are not durable yet."""
+        """Moves one block into place unless it exists; returns its folder, which must still be synced."""
         path = self._path(block.cid)
-        # equal bytes, not just an equal name: a damaged file is healed by the next put
+        # compares bytes, not just names: the next put repairs a damaged file
         with suppress(FileNotFoundError):
             if path.read_bytes() == block.data:
                 return path.parent
@@ -150,13 +150,13 @@ class DirectoryStore(ContentStore):
     def _drop_stale(self) -> None:
         oldest = time.time() - STALE_SECONDS
         for partial in self._partial.iterdir():
-            # another process may sweep at the same time
+            # another process may remove the same file
             with suppress(FileNotFoundError):
                 if partial.stat().st_mtime < oldest:
                     partial.unlink()
 
     def _path(self, cid: str) -> Path:
-        # parsing first means that no text from a peer becomes a path
+        # parsing first ensures that no text from a peer becomes a path
         parse_cid(cid)
         return self._blocks / cid[-3:-1] / cid
 

@@ -1,4 +1,4 @@
-"""The form of a dataset's rows: named fields of floats, integers, bools and bytes in the i32 words of a row.
+"""Row formats of datasets: packs named fields of floats, integers, bools and bytes into the i32 words of a row.
 
     form = RowForm("dict", (RowField("x", "float32", (8,)), RowField("image", "uint8", (28, 28))))
     rows = packed(form, [x, images])             # i32 [N, 8 + 196]: a float by its bits, four bytes a word
@@ -25,14 +25,14 @@ from lockstep.protocol.merkle import ceil_log2
 BITS = {
     "float32": 32, "int64": 32, "int32": 32, "int16": 16, "uint16": 16, "int8": 8, "uint8": 8, "bool": 8,
 }  # fmt: skip
-"""Types of fields, and the bits of an element in a row. An int64 has values of 32 bits there."""
+"""Maps a field's type to the bits of an element in a row. An int64 must fit in 32 bits."""
 TOKENS, ONE, TUPLE, NAMED, DICT = KINDS = ("tokens", "one", "tuple", "named", "dict")
-"""Ways in which a loss gets a row: as i64 tokens, or its fields as one tensor, a tuple, a NamedTuple or a dict."""
+"""Forms in which a loss receives a row: as i64 tokens, or its fields as one tensor, a tuple, a NamedTuple or a dict."""
 WORD_BITS = 32
 MAX_FIELDS = 1 << 12
 MAX_AXES = 8
 FEW = 32
-"""A text has at least so many rows of windows, of which the end may be cut off."""
+"""Least number of rows of windows for which the end of a series may be dropped."""
 
 _STORED = {"int64": "<i4", "bool": "u1", "float32": "<f4", "int32": "<i4", "int16": "<i2", "uint16": "<u2",
            "int8": "i1", "uint8": "u1"}  # fmt: skip
@@ -40,13 +40,13 @@ _STORED = {"int64": "<i4", "bool": "u1", "float32": "<f4", "int32": "<i4", "int1
 
 @dataclass(frozen=True)
 class RowField:
-    """One field of a row."""
+    """One field of a row: name, type and shape."""
 
     name: str
     dtype: str
-    """A type of `BITS`."""
+    """The field's type, a key of `BITS`."""
     shape: tuple[int, ...] = ()
-    """Its shape in one row."""
+    """The field's shape in one row."""
 
     def __post_init__(self) -> None:
         if self.dtype not in BITS:
@@ -59,12 +59,12 @@ class RowField:
 
     @property
     def elements(self) -> int:
-        """Elements of it in a row."""
+        """Number of elements of the field in one row."""
         return prod(self.shape)
 
     @property
     def words(self) -> int:
-        """Words of it in a row: elements of fewer bits share one."""
+        """Number of words of the field in one row: small elements share a word."""
         return -(-self.elements * BITS[self.dtype] // WORD_BITS)
 
     def __str__(self) -> str:
@@ -73,13 +73,13 @@ class RowField:
 
 @dataclass(frozen=True)
 class RowWindows:
-    """Windows of a series: a row holds `count` of them, each `stride` steps behind the one before."""
+    """Windows of a series: a row holds `count` windows, each `stride` steps after the one before."""
 
     length: int
-    """Steps of a window."""
+    """Number of steps in a window."""
     stride: int
     count: int = 1
-    """A power of two."""
+    """Number of windows in a row, a power of two."""
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.stride < 1:
@@ -91,21 +91,21 @@ class RowWindows:
 
     @property
     def span(self) -> int:
-        """Steps of a row."""
+        """Number of steps in a row."""
         return (self.count - 1) * self.stride + self.length
 
     @property
     def hop(self) -> int:
-        """Steps between the starts of two rows."""
+        """Number of steps between the starts of two rows."""
         return self.count * self.stride
 
     def rows(self, steps: int) -> int:
-        """Rows of a series of so many steps; its last windows are dropped if they fill no row."""
+        """Returns the rows of a series with so many steps; its last windows are dropped if they do not fill a row."""
         return ((steps - self.length) // self.stride + 1) // self.count if steps >= self.length else 0
 
     @staticmethod
     def of(length: int, stride: int, steps: int, step_words: int = 1) -> RowWindows:
-        """The windows of a series of so many steps, packed so that a long one at most doubles."""
+        """Chooses the windows of a series with so many steps, packed so that a long series at most doubles in size."""
         windows = RowWindows(length, stride)
         starts = windows.rows(steps)
         if starts < 1:
@@ -118,15 +118,17 @@ class RowWindows:
 
 @dataclass(frozen=True)
 class RowForm:
-    """The form of a dataset's rows, where they are more than rows of tokens that are read whole."""
+    """Form of a dataset's rows, unless they are tokens that are read whole."""
 
     kind: str
     """One of `KINDS`."""
     fields: tuple[RowField, ...] = ()
-    """Fields one after the other, each from a word of its own on; () for tokens."""
+    """Fields in order, each beginning with a new word; () for tokens."""
     windows: RowWindows | None = None
-    """Windows of which a step reads one; the first axis of every field is then a row's steps. None: rows are read
-    whole."""
+    """Windows, one of which a step reads; the first axis of every field is then the steps of a row.
+
+    None: rows are read whole.
+    """
 
     def __post_init__(self) -> None:
         tokens = self.kind == TOKENS
@@ -147,25 +149,25 @@ class RowForm:
 
     @property
     def words(self) -> int:
-        """L: words of a row."""
+        """L, the number of words in a row."""
         if not self.fields:
             return 0 if self.windows is None else self.windows.span
         return sum(field.words for field in self.fields)
 
     def read(self) -> list[RowField]:
-        """The fields as a loss gets them, without the axis of rows."""
+        """Returns the fields as a loss receives them, without the axis of rows."""
         if self.windows is None:
             return list(self.fields)
         return [RowField(f.name, f.dtype, (self.windows.length, *f.shape[1:])) for f in self.fields]
 
     def __str__(self) -> str:
-        """The fields as a loss gets them, in words."""
+        """Describes in words the fields that a loss receives."""
         said = ", ".join(str(field) for field in self.read()) or "tokens"
         each = self.windows
         return said if each is None else f"{said}, in windows of {each.length} steps, {each.stride} apart"
 
     def to_node(self) -> dict[str, Any]:
-        """Its DAG-CBOR value in a manifest."""
+        """Returns the form's DAG-CBOR value in a manifest."""
         node: dict[str, Any] = {
             "kind": self.kind,
             "fields": [{"name": f.name, "dtype": f.dtype, "shape": list(f.shape)} for f in self.fields],
@@ -174,7 +176,7 @@ class RowForm:
 
     @staticmethod
     def of(node: Mapping[str, Any]) -> RowForm:
-        """The form that a checked node of a manifest says; raises PayloadInvalid."""
+        """Parses a form from a manifest. Raises PayloadInvalid."""
         try:
             fields = tuple(RowField(f["name"], f["dtype"], tuple(f["shape"])) for f in node["fields"])
             windows = RowWindows(**node["windows"]) if "windows" in node else None
@@ -193,11 +195,11 @@ FORM = table(
     },
     {"windows": table({"length": _LONG, "stride": _LONG, "count": _LONG})},
 )
-"""The reader of a form in a manifest."""
+"""Reader of a form in a manifest."""
 
 
 def packed(form: RowForm, arrays: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
-    """i32 [N, L]: the rows of fields, each array [N, *shape] of its field's type and in its range."""
+    """Packs fields to i32 rows [N, L]; each array is [N, *shape], of its field's type and range."""
     count = len(arrays[0])
     rows = np.zeros((count, form.words), "<i4")
     at = 0
@@ -205,14 +207,14 @@ def packed(form: RowForm, arrays: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
         kind = np.dtype(_STORED[field.dtype])
         room = np.zeros((count, field.words * 4 // kind.itemsize), kind)
         room[:, : field.elements] = array.reshape(count, field.elements)
-        # The bits as they are: a NaN keeps its own.
+        # Bits are copied unchanged: a NaN keeps its payload.
         rows[:, at : at + field.words] = room.view("<i4")
         at += field.words
     return rows
 
 
 def unpacked(form: RowForm, rows: NDArray[np.int32]) -> list[NDArray[Any]]:
-    """The inverse of `packed`: the fields of rows, each [N, *shape]."""
+    """Unpacks rows to their fields, each [N, *shape]: the inverse of `packed`."""
     found, at = [], 0
     for field in form.fields:
         words = np.ascontiguousarray(rows[:, at : at + field.words], "<i4")
@@ -223,7 +225,7 @@ def unpacked(form: RowForm, rows: NDArray[np.int32]) -> list[NDArray[Any]]:
 
 
 def spans(series: NDArray[Any], windows: RowWindows) -> NDArray[Any]:
-    """[N, span, ...]: the rows of windows of a series [T, ...], a view of it."""
+    """Returns the rows [N, span, ...] of windows of a series [T, ...], as a view."""
     step, *rest = series.strides
     shape = (windows.rows(len(series)), windows.span, *series.shape[1:])
     return np.lib.stride_tricks.as_strided(series, shape, (windows.hop * step, step, *rest), writeable=False)

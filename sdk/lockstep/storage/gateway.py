@@ -1,10 +1,10 @@
-"""Content read from trustless IPFS gateways, whose every block is verified here.
+"""Reads content from trustless IPFS gateways; every block is verified.
 
-    GatewayStore    one gateway: GET /ipfs/CID?format=raw, which answers with the block itself
-    Readable        a store that is written to, and gateways that are asked for what it does not give
+    GatewayStore    one gateway: GET /ipfs/CID?format=raw returns the block
+    Readable        a store for reads and writes, with gateways for blocks that it does not have
 
-A gateway is believed nothing: not a name, not a length, not that it ends. One request takes at most BLOCK_SECONDS from
-its first byte to its last, and brings at most one block.
+Nothing that a gateway states is trusted: neither a name nor a length. One request takes at most BLOCK_SECONDS from its
+first byte to its last, and returns at most one block.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from lockstep.storage.store import BlockCodec, ContentStore
 from lockstep.storage.unixfs import MAX_BLOCK_BYTES
 
 PREFIX = "gateway+"
-"""Before the URL of a gateway, where stores are named."""
+"""Prefix of a gateway's URL in a list of stores."""
 MEDIA_TYPE = "application/vnd.ipld.raw"
 PROBE = "bafkqaaa"
-"""The CID that holds its own content, none: every gateway has it."""
+"""CID that holds its own (empty) content: every gateway has it."""
 CONNECT_SECONDS = 5.0
 BLOCK_SECONDS = 30.0
-"""For one block, from the request to its last byte."""
+"""Time limit for one block, in seconds, from the request to its last byte."""
 REST_SECONDS = 30.0
-"""For how long a gateway that failed is asked after the others."""
+"""Seconds for which a failed gateway is tried after the others."""
 ABSENT_STATUSES = frozenset({404, 410, 412})
-"""HTTP statuses of a gateway that does not have or find a block."""
+"""HTTP statuses of a gateway that does not have or cannot find a block."""
 WITHHELD = 451
 BUSY, UNAVAILABLE = 429, 503
 SECONDS = re.compile(r"\d{1,4}", re.ASCII)
-"""A Retry-After in seconds; a date is not read."""
+"""Form of a Retry-After in seconds; dates are not supported."""
 
 Result = TypeVar("Result")
 log = structlog.get_logger(__name__)
 
 
 class GatewayStore(ContentStore):
-    """Content of one gateway, read only."""
+    """Read-only content of one gateway."""
 
     def __init__(self, url: str, *, block_seconds: float = BLOCK_SECONDS) -> None:
-        """`url`: http(s)://host[:port][/path]. Nothing is contacted yet. Raises UsageError."""
+        """`url` is http(s)://host[:port][/path]. Contacts nothing yet. Raises UsageError."""
         try:
             parts = urlsplit(url)
         except ValueError:
@@ -83,7 +83,7 @@ class GatewayStore(ContentStore):
 
     @property
     def name(self) -> str:
-        """Its scheme and host, to be told."""
+        """Scheme and host, safe to log."""
         return self._name
 
     def check(self) -> None:
@@ -104,7 +104,7 @@ class GatewayStore(ContentStore):
         raise self._read_only()
 
     def has(self, cid: str) -> bool:
-        """Returns False always: a gateway does not tell what it holds from what it finds elsewhere."""
+        """Returns False always: a gateway does not distinguish its own content from content that it finds elsewhere."""
         parse_cid(cid)
         return False
 
@@ -116,7 +116,7 @@ class GatewayStore(ContentStore):
             loop.call_soon_threadsafe(loop.stop)
 
     async def _asked(self, cid: str, what: str) -> bytes:
-        """The bytes of one block as the gateway gives them, not verified."""
+        """Returns the bytes of one block as received, not yet verified."""
         import httpx2
 
         try:
@@ -137,11 +137,11 @@ class GatewayStore(ContentStore):
             ) from error
 
     async def _answered(self, cid: str, what: str) -> bytes:
-        # Not compressed: a block's bytes are what its CID names, and what inflates has no bound.
+        # Requests no compression: a CID names the bytes of a block, and decompression could expand without bound.
         headers = {"Accept": MEDIA_TYPE, "Accept-Encoding": "identity"}
         target = f"{self._url}/ipfs/{cid}"
         async with self._client.stream("GET", target, params={"format": "raw"}, headers=headers) as answer:
-            # A gateway that says when to come back is slow, and as slow as its time for a block allows.
+            # A gateway that states when to retry counts as slow, within the time allowed for a block.
             if answer.status_code in (BUSY, UNAVAILABLE) and SECONDS.fullmatch(answer.headers.get("retry-after", "")):
                 raise _Busy(int(answer.headers["retry-after"]))
             self._require_ok(answer.status_code, what)
@@ -177,7 +177,7 @@ class GatewayStore(ContentStore):
         )
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs a coroutine on the store's own event loop, so that a deadline holds over every byte of an answer."""
+        """Runs a coroutine on the store's own event loop, so that a deadline covers every byte of an answer."""
         import httpx2
 
         with self._lock:
@@ -192,7 +192,7 @@ class GatewayStore(ContentStore):
 
 
 class _Busy(Exception):
-    """A gateway wants to be asked again."""
+    """Raised if a gateway asks for a retry."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(seconds)
@@ -200,15 +200,15 @@ class _Busy(Exception):
 
 
 class Readable(ContentStore):
-    """A store with gateways behind it: written to the store alone, read from whoever has the content.
+    """A store combined with gateways: writes go to the store alone, reads to any that has the content.
 
-    Where no gateway has a block either, the store's own error stands: gateways add content, and take none away.
+    If no gateway has a block either, the store's own error is raised.
     """
 
     def __init__(
         self, store: ContentStore | None, gateways: Sequence[GatewayStore], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`store`: None: there are gateways alone, and nothing can be written."""
+        """`store` None: only gateways are read, and nothing can be written."""
         self._store = store
         self._gateways = list(gateways)
         self._clock = clock
@@ -219,7 +219,7 @@ class Readable(ContentStore):
         return ",".join(each.url for each in [*([self._store] if self._store else []), *self._gateways])
 
     def check(self) -> None:
-        """Checks that the store answers, or without a store that one gateway does."""
+        """Checks that the store answers; without a store, that one gateway does."""
         if self._store is not None:
             self._store.check()
         failures: list[LockstepError] = []
@@ -254,7 +254,7 @@ class Readable(ContentStore):
             except (BlobMissing, BlobCorrupt, PayloadInvalid, Unreachable) as error:
                 why = error
         for link in links[done:]:
-            # The store has failed for this content: it is not asked for each of its blocks again.
+            # The store has failed for this content, so it is not tried for each of the blocks.
             yield self._from_gateways(link.cid, why)
 
     def put_block(self, block: bytes, codec: BlockCodec) -> Cid:
@@ -275,8 +275,9 @@ class Readable(ContentStore):
         return self._store if self._store is not None else self._gateways[0]
 
     def _from_gateways(self, cid: Cid, why: LockstepError | None) -> bytes:
-        """Returns the block from the first gateway that gives it; raises `why` or the least certain of the gateways'
-        errors."""
+        """Returns the block from the first gateway that has it; raises `why`, or the least certain of the gateways'
+        errors.
+        """
         failures: list[LockstepError] = []
         now = self._clock()
         for gateway in sorted(self._gateways, key=lambda g: self._until.get(g.name, 0.0) > now):

@@ -1,4 +1,4 @@
-"""A store behind the Kubo RPC: an IPFS node, or `lockstep storage serve`, through ipfshttpclient."""
+"""A store behind the Kubo RPC (an IPFS node, or `lockstep storage serve`), through ipfshttpclient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-# Before the import: the patched requests that it asks for else serve unix sockets alone, and break with urllib3 3.
+# Before the import: ipfshttpclient's patched requests would support only unix sockets, and break with urllib3 3.
 os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
 
 import ipfshttpclient
@@ -36,16 +36,16 @@ from lockstep.storage.unixfs import CHUNK_BYTES, MAX_BLOCK_BYTES, MAX_LINKS, cid
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 60.0
-"""Longest silence. A Kubo node that looks for a block on the network is silent until it finds it."""
+"""Longest silence in seconds. A Kubo node is silent while it searches the network for a block."""
 
 _ADD_OPTIONS = {"max-file-links": str(MAX_LINKS)}
 
 
 class KuboStore(ContentStore):
-    """Content through the RPC of one node of the operator's choice, whose every block is verified here.
+    """Content through the RPC of one node that the operator chose; every block is verified.
 
-    `addr` is a multiaddr such as /ip4/127.0.0.1/tcp/5001/http. A block that the node neither holds nor finds in
-    time is Unreachable, not missing: only a node's plain "no" is BlobMissing.
+    `addr` is a multiaddr such as /ip4/127.0.0.1/tcp/5001/http. A block that the node neither has nor finds in time is
+    Unreachable, not missing; only an explicit denial of the node raises BlobMissing.
     """
 
     def __init__(self, addr: str, *, read_seconds: float = READ_SECONDS) -> None:
@@ -85,11 +85,11 @@ class KuboStore(ContentStore):
                 yield leaf
                 done += 1
         except (Unreachable, BlobMissing, BlobCorrupt):
-            # a stream that breaks does not say why; asking for each block does
+            # a broken stream gives no reason; requesting each block does
             yield from super().fetch_leaves(cid, links, done)
 
     def _stream_leaves(self, cid: Cid, links: Sequence[Link], first: int) -> Iterator[bytes]:
-        """`fetch_leaves` by one request for all of them instead of one each."""
+        """Fetches all leaves by one request instead of one each (`fetch_leaves`)."""
         waiting = bytearray()
         offset = sum(link.size_bytes for link in links[:first])
         with self._translated(f"content {cid}"), self._client.cat(cid, offset=offset, stream=True) as pieces:
@@ -152,7 +152,7 @@ class KuboStore(ContentStore):
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Turn ipfshttpclient's and requests' errors into the error tree."""
+        """Translates ipfshttpclient's and requests' errors to the error tree."""
         try:
             yield
         except ipfs.StatusError as error:
@@ -164,7 +164,7 @@ class KuboStore(ContentStore):
             ) from error
 
     def _answered(self, what: str, error: ipfs.StatusError) -> Exception:
-        """Returns the error that an HTTP status of the node means for `what`."""
+        """Returns the error for an HTTP status of the node; `what` names the content."""
         status = _status(error)
         message = str(error)
         if status == 413:
@@ -180,7 +180,10 @@ class KuboStore(ContentStore):
 
 
 def multiaddr_of_url(url: str) -> str:
-    """The multiaddr of http(s)://host:port. UsageError if it has no port, or a path, query, fragment or user."""
+    """Converts http(s)://host:port to a multiaddr.
+
+    Raises UsageError if it has no port, or a path, query, fragment or user.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -201,7 +204,7 @@ def multiaddr_of_url(url: str) -> str:
 
 
 class _Unnamed:
-    """A file without its name: ipfshttpclient would send the path of this machine along."""
+    """A file object without a name: ipfshttpclient would transmit the local path."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.read = file.read
@@ -220,7 +223,7 @@ _MEANINGS: tuple[tuple[str, Callable[[str], Exception]], ...] = (
     ("could not find", _missing),
     ("different hash than requested", _corrupt),
 )
-"""The texts by which Kubo says no; everything else leaves open what the node holds."""
+"""Maps Kubo's error texts to errors; any other text leaves open what the node has."""
 
 
 def _status(error: ipfs.StatusError) -> int:

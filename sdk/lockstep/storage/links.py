@@ -1,4 +1,4 @@
-"""Links of DAG-CBOR: CIDs by which one block names another, so that pinning the first pins the second."""
+"""DAG-CBOR links: CIDs by which one block names another, so that pinning the first pins the second."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lockstep.storage.cid import cid_from_bytes, cid_to_bytes
 
 
 def link_of(cid: str) -> Any:
-    """The value that DAG-CBOR writes as a link to `cid`."""
+    """Returns the value that DAG-CBOR encodes as a link to `cid`."""
     from multiformats import CID
 
     return CID.decode(cid_to_bytes(cid))
 
 
 def read_link(value: Any, where: str) -> Cid:
-    """Reads a link, which the parser gives as a CID."""
+    """Reads a link, which the parser returns as a CID."""
     from multiformats import CID
 
     if not isinstance(value, CID):

@@ -1,15 +1,15 @@
-"""Payloads and checkpoints on the wire: a manifest of fixed length that names one blob per tensor.
+"""Encodes payloads and checkpoints: a manifest of fixed length that names one blob per tensor.
 
-What a claim commits to are the decoded tensors (`out` is their subtree root); these bytes only carry them. A payload
-travels as plain words, or in its strategy's wire format (one of `formats`, or one signed byte per element and one scale
-per block of 256), wherever that loses nothing: `encode` of the strategy leaves tensors for which it does not.
+A claim commits to the decoded tensors (`out` is their subtree root), not to these bytes. A payload is stored in its
+strategy's wire format (one of `formats`, or one signed byte per element and one scale per block of 256) if that is
+lossless, else as plain words. The strategy's `encode` produces tensors for which its format is lossless.
 
-A carry is a container of its own, always of plain words: its owner's next round starts from every bit of it. The
-manifest of the payload beside it links to it, so whoever commits to a payload's CID commits to the carry's, and whoever
-reads the payload fetches one link more, whatever the carry's size.
+A carry (persisted worker state) is a separate container of plain words: its owner's next round starts from exactly
+these bits. The payload's manifest links to the carry, so a commitment to the payload's CID covers the carry. Readers of
+the payload fetch only that link, whatever the carry's size.
 
-Nothing here holds all tensors at once: each is hashed, stored and quantised in pieces, and decoded to a mapping of the
-cache where it is large.
+Tensors are never all in memory: each is hashed, stored and quantised in pieces, and a large one is decoded to a
+memory-mapped file of the cache.
 """
 
 from __future__ import annotations
@@ -42,30 +42,31 @@ if TYPE_CHECKING:
 F32_FORMAT = "f32"
 INT8_FORMAT = "int8-block"
 FORMATS = (F32_FORMAT, INT8_FORMAT)
-"""The formats of this module, tensor by tensor in pieces; all others are `formats.registry.named`."""
+"""Formats that this module implements in pieces; `formats.registry.named` has all others."""
 BLOCK = 256
-"""Elements under one scale: one 1 KiB leaf."""
+"""Elements that share a scale: one 1 KiB leaf."""
 INT8_MAX = 127
 MAX_TENSORS = 1 << 14
-"""The most tensors of one payload or checkpoint: its manifest is one block."""
+"""Most tensors of one payload or checkpoint: its manifest is one block."""
 PIECE = 1 << 18
-"""Elements that are quantised, or read back, at once: a multiple of BLOCK."""
+"""Elements that are quantised or decoded at a time: a multiple of BLOCK."""
 WORDS = ".words"
-"""Ending of a blob's name in the cache: the same tensor as plain words."""
+"""Suffix of a blob's name in the cache for the same tensor as plain words."""
 
 Array = NDArray[np.float32] | NDArray[np.int32]
 Headers = Sequence[TensorHeader | None]
 Name = Callable[[memoryview], Cid]
-"""Bytes of a blob -> its CID: `cid_of`, or a store's `put`, which also keeps the blob."""
+"""Maps the bytes of a blob to its CID: `cid_of`, or a store's `put`, which also stores the blob."""
 
 _LINK = bytes(39)
-"""A value as long in DAG-CBOR as a link."""
+"""Placeholder of the same length in DAG-CBOR as a link."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The result of a merge: the shared tensors (parameters) and the outer ones (an outer optimizer's momentum, an
-    evaluation's metrics), flat float32."""
+    """The result of a merge, as flat float32 tensors: shared ones (parameters) and outer ones (an outer optimizer's
+    momentum, an evaluation's metrics).
+    """
 
     shared: tuple[NDArray[np.float32], ...] = field(repr=False)
     outer: tuple[NDArray[np.float32], ...] = field(repr=False)
@@ -75,7 +76,7 @@ class Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint, name: Name = cid_of) -> bytes:
-    """Encodes a checkpoint as the manifest `{shared: [link], outer: [link]}`; gives each tensor's words to `name`."""
+    """Encodes a checkpoint's manifest `{shared: [link], outer: [link]}`; passes each tensor's words to `name`."""
     parts = {"shared": checkpoint.shared, "outer": checkpoint.outer}
     _require_count(sum(map(len, parts.values())))
     return dag_cbor.encode({k: [link_of(name(_words(t))) for t in tensors] for k, tensors in parts.items()})
@@ -89,10 +90,11 @@ def store_checkpoint(store: ContentStore, checkpoint: Checkpoint) -> Cid:
 def load_checkpoint(
     store: ContentStore, cid: str, shared: Headers, outer: Headers, *, fresh: bool = False
 ) -> Checkpoint:
-    """The checkpoint named `cid`, laid out as `shared` and `outer` (None = EMPTY).
+    """Loads the checkpoint named `cid` with the layouts `shared` and `outer` (None = EMPTY).
 
-    Mismatch if it is none, BlobMissing, BlobCorrupt and Unreachable from the store. Whose checkpoint it is, its roots
-    say. `fresh`: what is in the cache was found wrong, and is believed only if its blocks hash to their CIDs.
+    Raises Mismatch if the content is not such a checkpoint, and the store's BlobMissing, BlobCorrupt and Unreachable.
+    The caller checks the roots. With `fresh`, cached files are hashed again before use, because an earlier check found
+    them wrong.
     """
     due = {"shared": _present(shared), "outer": _present(outer)}
     length = len(dag_cbor.encode({k: [_LINK] * len(headers) for k, headers in due.items()}))
@@ -118,10 +120,10 @@ def load_checkpoint(
 def encode_payload(
     tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Cid | None = None, name: Name = cid_of
 ) -> bytes:
-    """Encodes a payload as the manifest `{format, tensors: [link]}`, with `carry: link` if the job has a carry; gives
-    each tensor's bytes to `name`.
+    """Encodes a payload's manifest `{format, tensors: [link]}`, with `carry: link` if the job has a carry; passes each
+    tensor's bytes to `name`.
 
-    Where the length of a tensor's bytes does not follow from its elements, `lengths` has them as u32, little-endian.
+    If the format's length varies, `lengths` has the bytes of each tensor as little-endian u32.
     """
     _require_count(len(tensors))
     form = format_of(tensors, wire_format)
@@ -136,7 +138,7 @@ def encode_payload(
 def store_payload(
     store: ContentStore, tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Cid | None = None
 ) -> Cid:
-    """Stores a payload, linked to the carry stored before; returns its manifest's CID."""
+    """Stores a payload that links to an already stored carry; returns its manifest's CID."""
     return store.put(encode_payload(tensors, wire_format, carry, store.put), codec="dag-cbor")
 
 
@@ -154,10 +156,10 @@ def load_payload(
     carries: bool = False,
     fresh: bool = False,
 ) -> tuple[Array, ...]:
-    """The tensors of the payload named `cid`, laid out as `headers` (None = EMPTY); nothing of its carry is fetched.
+    """Loads the tensors of the payload named `cid` with the layout `headers` (None = EMPTY), without its carry.
 
-    PayloadInvalid unless it is exactly such, in `wire_format` or as plain words, with a link to a carry if the job
-    `carries`; BlobMissing, BlobCorrupt and Unreachable from the store. `fresh`: as of `load_checkpoint`.
+    Raises PayloadInvalid unless the payload has this layout, in `wire_format` or as plain words, and a link to a carry
+    if the job `carries`; also the store's BlobMissing, BlobCorrupt and Unreachable. `fresh` is as in `load_checkpoint`.
     """
     due = _present(headers)
     found = _read_manifest(store, cid, due, wire_format, carries)
@@ -173,9 +175,10 @@ def load_carry(
     wire_format: str = INT8_FORMAT,
     fresh: bool = False,
 ) -> tuple[Array, ...]:
-    """The tensors of the carry beside the payload named `cid`, laid out as `carry`; `headers` are the payload's.
+    """Loads the tensors of the carry that the payload named `cid` links to, with the layout `carry`; `headers` is the
+    payload's layout.
 
-    Raises as `load_payload` does, of either container.
+    Raises as `load_payload` does, for either container.
     """
     beside = _read_manifest(store, cid, _present(headers), wire_format, True).carry
     assert beside is not None, "a manifest of a job with a carry names it"
@@ -185,9 +188,9 @@ def load_carry(
 def stored_length(
     store: ContentStore, cid: str, headers: Headers, *, wire_format: str = INT8_FORMAT, carries: bool = False
 ) -> int:
-    """Bytes of the payload named `cid` as it is stored, its manifest and its blobs; the manifest alone is fetched.
+    """Returns the stored bytes of the payload named `cid`, manifest and blobs; fetches only the manifest.
 
-    Raises as `load_payload` does, of the manifest.
+    Raises as `load_payload` does for a manifest.
     """
     due = _present(headers)
     found = _read_manifest(store, cid, due, wire_format, carries)
@@ -195,9 +198,9 @@ def stored_length(
 
 
 def wire_length(headers: Headers, wire_format: str, carries: bool = False) -> int:
-    """Bytes of every payload of this layout in this format, its manifest and its blobs; the most where they vary.
+    """Returns the bytes of a payload with this layout and format, manifest and blobs; the most if they vary.
 
-    A carry's own bytes, which nobody fetches who merges, are those of a payload of its layout in `f32`.
+    A carry is not included, because a merge does not fetch it; its bytes are those of a payload of its layout in `f32`.
     """
     due = _present(headers)
     return _container_length(wire_format, due, carries) + sum(blob_length(h, wire_format) for h in due)
@@ -207,9 +210,9 @@ def wire_length(headers: Headers, wire_format: str, carries: bool = False) -> in
 
 
 def format_of(tensors: Sequence[Array], wire_format: str) -> str:
-    """Returns the format in which tensors are stored: `wire_format`, or `f32` where decoding would give other bits.
+    """Returns the format in which tensors are stored: `wire_format` if it is lossless for them, else `f32`.
 
-    PayloadInvalid if no format has this name.
+    Raises PayloadInvalid for an unknown format.
     """
     try:
         carries = _is_exact if wire_format in FORMATS else partial(_packs, named(wire_format))
@@ -219,7 +222,7 @@ def format_of(tensors: Sequence[Array], wire_format: str) -> str:
 
 
 def encoded(tensors: Sequence[Array], wire_format: str) -> Iterator[memoryview]:
-    """Each tensor's bytes in a format that `format_of` gave: its words, or its codes followed by its scales."""
+    """Yields each tensor's bytes in a format that `format_of` returned: words, or codes followed by scales."""
     if wire_format in FORMATS:
         return map(_words if wire_format == F32_FORMAT else _coded, tensors)
     form = named(wire_format)
@@ -229,7 +232,7 @@ def encoded(tensors: Sequence[Array], wire_format: str) -> Iterator[memoryview]:
 def decoded(data: memoryview, header: TensorHeader, wire_format: str) -> Array:
     """Decodes the `blob_length` bytes that `encoded` made of a tensor.
 
-    PayloadInvalid if they are the form of no tensor.
+    Raises PayloadInvalid if they encode no tensor.
     """
     if wire_format == F32_FORMAT:
         return _array(data, header)
@@ -243,7 +246,9 @@ def decoded(data: memoryview, header: TensorHeader, wire_format: str) -> Array:
 
 
 def blob_length(header: TensorHeader, wire_format: str, head: bytes | None = None) -> int:
-    """Bytes of a tensor of this form in this format; where they vary, of one that begins with `head`, else the most."""
+    """Returns the bytes of a tensor with this header in this format; if they vary, of an encoding that begins with
+    `head`, else the most.
+    """
     if wire_format == F32_FORMAT:
         return 4 * header.elements
     if wire_format == INT8_FORMAT:
@@ -253,12 +258,12 @@ def blob_length(header: TensorHeader, wire_format: str, head: bytes | None = Non
 
 
 def varies(wire_format: str) -> bool:
-    """True if the length of a tensor's bytes does not follow from its elements."""
+    """True if the length of a tensor's encoding does not follow from its number of elements."""
     return wire_format not in FORMATS and named(wire_format).head > 0
 
 
 def fitting(headers: Headers, wire_format: str) -> str:
-    """The format in which payloads of this layout can travel: `wire_format`, or `f32` if it has no form for them."""
+    """Returns the format for payloads of this layout: `wire_format`, or `f32` if it does not support the layout."""
     return wire_format if all(_fits(h, wire_format) for h in _present(headers)) else F32_FORMAT
 
 
@@ -294,21 +299,21 @@ def _fetched(
 
 
 def _tensor(store: ContentStore, cid: Cid, data: memoryview, header: TensorHeader, wire_format: str) -> Array:
-    """A blob's tensor; what has to be computed of a large one is computed once for the machine."""
+    """Returns a blob's tensor; a large tensor that needs decoding is decoded once per machine."""
     size = 4 * header.elements
     if wire_format == F32_FORMAT or size < MAPPED_BYTES:
         return decoded(data, header, wire_format)
     if wire_format == INT8_FORMAT:
         pieces = partial(_read_int8, data, header)
         return _array(store.cache.made(cid + WORDS, size, lambda: (p.data for p in pieces())), header)
-    # The words of one format's bytes are not those of another's.
+    # Different formats have different cache files for the same bytes.
     name = f"{cid}.{wire_format}{WORDS}"
     return _array(store.cache.made(name, size, lambda: iter([_words(decoded(data, header, wire_format))])), header)
 
 
 @dataclass(frozen=True)
 class _Manifest:
-    """A payload's manifest, read and checked against its layout."""
+    """A payload's manifest, parsed and checked against its layout."""
 
     format: str
     links: list[Cid]
@@ -346,7 +351,7 @@ def _container_length(wire_format: str, due: Sequence[TensorHeader], carries: bo
 
 
 def _lengths(stated: bytes | None, due: Sequence[TensorHeader], wire_format: str) -> list[int]:
-    """Returns the lengths of the blobs; raises Malformed if one exceeds what its tensor can have."""
+    """Returns the lengths of the blobs. Raises Malformed if one exceeds what its tensor can have."""
     most = [blob_length(h, wire_format) for h in due]
     if stated is None:
         return most
@@ -375,14 +380,14 @@ def _present(headers: Headers) -> list[TensorHeader]:
 
 
 def _fits(header: TensorHeader, wire_format: str) -> bool:
-    """True if a format has a form for tensors of this header."""
+    """True if a format supports tensors with this header."""
     if wire_format == F32_FORMAT:
         return True
     return header.dtype == F32 and (header.elements % BLOCK == 0 if wire_format == INT8_FORMAT else header.elements > 0)
 
 
 def _packs(form: WireFormat, tensor: Array) -> bool:
-    """Returns True if a form can carry exactly a tensor's bits."""
+    """Returns True if a format can encode a tensor's bits exactly."""
     try:
         form.pack(_flat(tensor))
     except PayloadInvalid:
@@ -391,12 +396,12 @@ def _packs(form: WireFormat, tensor: Array) -> bool:
 
 
 def _is_exact(tensor: Array) -> bool:
-    """Returns True if codes and scales decode to exactly a tensor's bits."""
+    """Returns True if codes and scales decode to a tensor's exact bits."""
     values = np.ascontiguousarray(tensor).reshape(-1)
     if values.dtype != np.float32 or values.size % BLOCK:
         return False
     for piece in _pieces(values):
-        # What is no number, or lost in a scale, compares unequal below or is found here.
+        # NaN, infinity and values lost in a scale compare unequal below or are found here.
         if not np.isfinite(piece).all():
             return False
         codes, scales = _quantised(piece)
@@ -406,7 +411,7 @@ def _is_exact(tensor: Array) -> bool:
 
 
 def _coded(tensor: Array) -> memoryview:
-    """A tensor's codes, followed by its scales."""
+    """Encodes a tensor as codes followed by scales."""
     values = np.ascontiguousarray(tensor, np.float32).reshape(-1)
     out = np.empty(values.size + 4 * (values.size // BLOCK), np.uint8)
     codes, scales = out[: values.size].view(np.int8), out[values.size :].view("<f4")
@@ -416,7 +421,7 @@ def _coded(tensor: Array) -> memoryview:
 
 
 def _read_int8(data: memoryview, header: TensorHeader) -> Iterator[NDArray[np.float32]]:
-    """The words of a tensor's codes and scales, piece by piece."""
+    """Decodes codes and scales, piece by piece."""
     codes, scales = np.frombuffer(data[: header.elements], np.int8), np.frombuffer(data[header.elements :], "<f4")
     for at in range(0, header.elements, PIECE):
         yield _unquantised(codes[at : at + PIECE], scales[at // BLOCK : (at + PIECE) // BLOCK])
@@ -424,7 +429,7 @@ def _read_int8(data: memoryview, header: TensorHeader) -> Iterator[NDArray[np.fl
 
 def _quantised(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     blocks = values.reshape(-1, BLOCK)
-    # The strategy gives each block's largest magnitude the code 127, and scales short enough for an exact product.
+    # The strategy gives the code 127 to each block's largest magnitude, and scales short enough for exact products.
     scales = (np.abs(blocks).max(1) / np.float32(INT8_MAX)).astype(np.float32)
     safe = np.where(scales > 0, scales, np.float32(1))
     ratios = np.clip(np.rint(blocks / safe[:, None]), -INT8_MAX, INT8_MAX)

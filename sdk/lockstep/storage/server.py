@@ -1,9 +1,9 @@
-"""The Kubo RPC over a directory store, in its own process: what `lockstep storage serve` runs.
+"""Serves a directory store over the Kubo RPC, in its own process (`lockstep storage serve`).
 
-The verbs that ipfshttpclient and `ipfs --api` use for content (POST, under /api/v0): version, id, add, cat,
-block/put, block/get, block/stat, pin/add, pin/ls. Requests that would give content another name than `cid_of`
-(CIDv0, other chunkers, directories) are refused, never silently reinterpreted. Nothing is collected: every block
-that is held counts as pinned.
+The verbs that ipfshttpclient and `ipfs --api` use for content (POST, under /api/v0): version, id, add, cat, block/put,
+block/get, block/stat, pin/add, pin/ls. Requests that would give content another name than `cid_of` (CIDv0, other
+chunkers, directories) are refused, never silently reinterpreted. There is no garbage collection: every stored block
+counts as pinned.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from lockstep.storage.unixfs import CHUNK_BYTES, MAX_BLOCK_BYTES, MAX_LINKS
 log = logging.getLogger(__name__)
 
 VERSION = "0.40.0-lockstep"
-"""The Kubo whose RPC this follows."""
+"""The version of Kubo whose RPC this server implements."""
 MAX_REQUEST_BYTES = 8 << 30
-"""A tensor of 2^31 elements: the largest that a Program names."""
+"""Largest request body in bytes: a tensor of 2^31 elements, the largest in a Program."""
 SHUTDOWN_SECONDS = 5
 DRAIN_SECONDS = 30
 
@@ -57,7 +57,7 @@ _FIXED_ADD_OPTIONS = {
     "wrap-with-directory": ("false",),
 }
 _REQUIRED_ADD_OPTIONS = ("cid-version", "raw-leaves")
-"""Kubo's defaults for these are the other ones, so a request must say them."""
+"""Options whose defaults in Kubo differ, so that a request must state them."""
 
 
 class BodyTooLargeError(Exception):
@@ -65,7 +65,7 @@ class BodyTooLargeError(Exception):
 
 
 def application(store: DirectoryStore, *, max_bytes: int = MAX_REQUEST_BYTES) -> Starlette:
-    """The ASGI application: the RPC over `store`, request bodies bounded by `max_bytes`."""
+    """Returns the ASGI application: the RPC over `store`, with request bodies of at most `max_bytes`."""
     rpc = _Rpc(store, max_bytes)
     verbs = {
         "version": rpc.version,
@@ -87,10 +87,10 @@ def application(store: DirectoryStore, *, max_bytes: int = MAX_REQUEST_BYTES) ->
 
 
 def serve(store: DirectoryStore, *, host: str, port: int, max_bytes: int, on_ready: Callable[[str, int], None]) -> None:
-    """Serves `store` until SIGTERM or SIGINT, which end it with the requests in flight answered.
+    """Serves `store` until SIGTERM or SIGINT; requests in progress are answered first.
 
-    Port 0 takes a free one; `on_ready(host, port)` is called once requests are answered. DoctorError if the port
-    is taken.
+    Port 0 selects a free port; `on_ready(host, port)` is called once requests are answered. Raises DoctorError if the
+    port is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -106,7 +106,7 @@ def serve(store: DirectoryStore, *, host: str, port: int, max_bytes: int, on_rea
     def stop(*_: object) -> None:
         server.should_exit = True
 
-    # uvicorn raises the signal anew once it has shut down; with a handler there it is no death by signal
+    # after a shutdown uvicorn raises the signal again; with this handler that does not kill the process
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     with listener:
@@ -114,13 +114,13 @@ def serve(store: DirectoryStore, *, host: str, port: int, max_bytes: int, on_rea
 
 
 class _NoWebPages:
-    """Refuses requests of web pages: the RPC has no passwords, and listens where browsers run."""
+    """Refuses requests of web pages: the RPC has no passwords, and it listens on machines that run browsers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # POST is all that is served, and browsers name the page's origin with every POST
+        # only POST is served, and browsers send the page's origin with every POST
         app = Response(status_code=403) if "origin" in Headers(scope=scope) else self._app
         await app(scope, receive, send)
 
@@ -137,7 +137,7 @@ class _Server(uvicorn.Server):
 
 
 class _Rpc:
-    """One method per verb; blocking store calls run in the thread pool."""
+    """Handlers of the RPC, one method per verb; blocking store calls run in the thread pool."""
 
     def __init__(self, store: DirectoryStore, max_bytes: int) -> None:
         self._store = store
@@ -198,7 +198,9 @@ class _Rpc:
 
     @asynccontextmanager
     async def _upload(self, request: Request) -> AsyncIterator[UploadFile]:
-        """Returns the one file of a multipart request; beyond the limit answers 413 and drops the rest of the body."""
+        """Returns the only file of a multipart request; beyond the limit answers 413 and discards the rest of the
+        body.
+        """
         bounded = Request(request.scope, _bounded(request.receive, self._max_bytes))
         try:
             async with bounded.form(max_files=1, max_fields=0) as form:
@@ -212,13 +214,13 @@ class _Rpc:
 
 
 class _Pieces(StreamingResponse):
-    """A stream that breaks off, so that no client takes it for whole, when the store fails in the middle of it."""
+    """A streamed answer that breaks off if the store fails midway, so that no client takes it for complete."""
 
     async def stream_response(self, send: Send) -> None:
         try:
             await super().stream_response(send)
         except LockstepError as error:
-            # without its last message the response counts as broken and the connection is closed
+            # without a final message the response counts as broken, and the connection is closed
             log.error("%s", error)
 
 
@@ -247,7 +249,7 @@ def _integer(request: Request, name: str, default: int) -> int:
 
 
 def _window(pieces: Iterator[bytes], offset: int, end: int) -> Iterator[bytes]:
-    """Bytes [offset, end) of the concatenation of `pieces`."""
+    """Yields bytes [offset, end) of the concatenation of `pieces`."""
     at = 0
     for piece in pieces:
         if at >= end:
@@ -257,7 +259,7 @@ def _window(pieces: Iterator[bytes], offset: int, end: int) -> Iterator[bytes]:
 
 
 def _bounded(receive: Receive, max_bytes: int) -> Receive:
-    # the multipart frame around the file is not the file
+    # the multipart frame does not count as part of the file
     left = max_bytes + 16384
 
     async def counted() -> Message:
@@ -274,7 +276,7 @@ def _bounded(receive: Receive, max_bytes: int) -> Receive:
 
 
 async def _drain(receive: Receive, message: Message) -> None:
-    """Reads the rest of the body and drops it, for a while: a client that is still sending would not see the answer."""
+    """Reads and discards the rest of the body for a while: a client that is still sending would not see the answer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
             while message.get("more_body", False):
@@ -282,7 +284,7 @@ async def _drain(receive: Receive, message: Message) -> None:
 
 
 async def _kubo_error(request: Request, error: Exception) -> Response:
-    """Returns a failure as Kubo answers it: with status 500 and a text, by which clients tell failures apart."""
+    """Returns a failure as Kubo does: status 500 with a text, by which clients distinguish failures."""
     message = str(error)
     if isinstance(error, BlobMissing):
         cid = request.query_params.get("arg", "")
@@ -293,7 +295,7 @@ async def _kubo_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:
-    # Starlette raises it again, for the log; the client learns its kind and no path of this machine.
+    # Starlette raises the error again for the log; the client receives its kind, and no local path.
     return _failure(f"the store failed unexpectedly: {type(error).__name__}")
 
 
@@ -306,5 +308,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _failure(message: str, status: int = 500, headers: Mapping[str, str] | None = None) -> Response:
-    """Returns a failure as the response that Kubo would give."""
+    """Returns a failure in Kubo's response format."""
     return JSONResponse({"Message": message, "Code": 0, "Type": "error"}, status, headers)

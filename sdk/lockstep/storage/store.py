@@ -1,4 +1,4 @@
-"""The content store: one interface over every place that keeps blocks.
+"""Content stores: one interface for every backend that stores blocks.
 
 from lockstep.storage import open_store
 with open_store("dir:///tmp/blocks") as store:
@@ -32,28 +32,28 @@ from lockstep.storage.unixfs import MAX_BLOCK_BYTES, content_size, leaf_nodes, l
 
 BlockCodec = Literal["raw", "dag-cbor"]
 MAPPED_BYTES = 1 << 20
-"""Smaller blobs are held in memory: a file and a mapping of its own would cost more."""
+"""Size in bytes below which blobs are held in memory: a file and a mapping would cost more."""
 FETCHED_AT_ONCE = 4
-"""The most blobs fetched at once of those requested together."""
+"""Most blobs fetched in parallel for one request."""
 
 
 class ContentStore(Closing, abc.ABC):
-    """Content by CID. Reads are verified against the CID block by block; writes are durable when they return.
+    """Stores content by CID. Reads are verified block by block; writes are durable when they return.
 
-    Errors: BlobMissing - the store was reached and does not hold the block. BlobCorrupt - it holds other bytes
-    under that name. PayloadInvalid - more bytes than the reader accepts or the store takes. Unreachable - nobody
-    answered, so nothing is known. DoctorError - the store is there but not usable (permissions, full disk, not a
-    Kubo RPC). UsageError - not a CID. All methods may be called from several threads.
+    Errors: BlobMissing - the store answered that it does not have the block. BlobCorrupt - it has other bytes under
+    that name. PayloadInvalid - more bytes than the reader or the store accepts. Unreachable - the store did not answer,
+    so nothing is known. DoctorError - the store exists but is not usable (permissions, full disk, not a Kubo RPC).
+    UsageError - not a CID. All methods may be called from several threads.
     """
 
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """The URL with which `open_store` reaches this store again; it may hold a password."""
+        """The URL for `open_store`; it may contain a password."""
 
     @property
     def name(self) -> str:
-        """The URL as it may be told."""
+        """The URL without passwords, safe to log."""
         return redacted(self.url)
 
     @abc.abstractmethod
@@ -62,30 +62,30 @@ class ContentStore(Closing, abc.ABC):
 
     @abc.abstractmethod
     def fetch_block(self, cid: Cid) -> bytes:
-        """One verified block of at most 1 MiB."""
+        """Returns one verified block of at most 1 MiB."""
 
     def fetch_leaves(self, cid: Cid, links: Sequence[Link], first: int = 0) -> Iterator[bytes]:
-        """The raw blocks of `links[first:]`, each verified, in order; `links` are all the children of node `cid`."""
+        """Yields the raw blocks of `links[first:]` in order, each verified; `links` are all children of node `cid`."""
         for link in links[first:]:
             yield self.fetch_block(link.cid)
 
     @abc.abstractmethod
     def put_block(self, block: bytes, codec: BlockCodec) -> Cid:
-        """Stores one block of at most 1 MiB as it is."""
+        """Stores one block of at most 1 MiB unchanged."""
 
     @abc.abstractmethod
     def put_stream(self, file: BinaryIO) -> Cid:
-        """Stores the rest of `file`, in the layout of `unixfs`, in constant memory; `file` is seekable."""
+        """Stores the rest of `file` in the layout of `unixfs`, in constant memory; `file` must be seekable."""
 
     @abc.abstractmethod
     def has(self, cid: str) -> bool:
         """Returns True if the store itself, without asking a network, holds the root block of `cid` undamaged.
 
-        Stores write children before parents, so a root that is there came with its content.
+        Stores write children before parents, so a stored root implies stored content.
         """
 
     def put(self, data: Bytes, *, codec: BlockCodec = "raw") -> Cid:
-        """Stores `data`. "raw": any size, CID is `cid_of(data)`; "dag-cbor": one block, so at most 1 MiB."""
+        """Stores `data`. "raw" accepts any size and gives `cid_of(data)`; "dag-cbor" is one block of at most 1 MiB."""
         if codec == "raw":
             return self.put_stream(cast(BinaryIO, BufferFile(data)))
         if len(data) > MAX_BLOCK_BYTES:
@@ -96,7 +96,7 @@ class ContentStore(Closing, abc.ABC):
         return self.put_block(bytes(data), codec)
 
     def put_file(self, path: str | os.PathLike[str]) -> Cid:
-        """Stores the contents of a regular file. UsageError if it cannot be read."""
+        """Stores the contents of a regular file. Raises UsageError if it cannot be read."""
         try:
             file = open_regular(Path(path))
         except OSError as error:
@@ -105,31 +105,32 @@ class ContentStore(Closing, abc.ABC):
             return self.put_stream(file)
 
     def get(self, cid: str, *, max_bytes: int) -> bytes:
-        """The content named `cid`, verified. PayloadInvalid if it is larger than `max_bytes`."""
+        """Returns the verified content named `cid`. Raises PayloadInvalid if it is larger than `max_bytes`."""
         return b"".join(self.get_stream(cid, max_bytes=max_bytes))
 
     def get_stream(self, cid: str, *, max_bytes: int) -> Iterator[bytes]:
-        """The content named `cid` in verified pieces of at most 1 MiB."""
+        """Yields the content named `cid` in verified pieces of at most 1 MiB."""
         parse_cid(cid)
         return read_chunks(self, Cid(cid), max_bytes=max_bytes)
 
     def get_file(self, cid: str, path: str | os.PathLike[str], *, max_bytes: int) -> int:
-        """Writes the content named `cid` to `path`, whole or not at all; returns its size in bytes."""
+        """Writes the content named `cid` to `path`, completely or not at all; returns its size in bytes."""
         return write_atomically(Path(path), self.get_stream(cid, max_bytes=max_bytes))
 
     @cached_property
     def cache(self) -> BlobCache:
-        """The user's cache, which all stores of a machine share; Unreachable if it cannot be made."""
+        """Returns the user's cache, shared by all stores of a machine. Raises Unreachable if it cannot be created."""
         try:
             return BlobCache(cache_directory() / "blobs", resolve().cache_bytes)
         except (DoctorError, UsageError) as error:
-            # Of what cannot be kept here nothing is known: that is nobody's fault but this machine's.
+            # Failing to cache content on this machine tells nothing about the content.
             raise Unreachable(f"the local store cannot save a blob: {error.message}", error.hint) from error
 
     def blob(self, cid: str, size: int) -> memoryview:
-        """The content named `cid`, which has `size` bytes, read-only: mapped from the cache, in memory if it is small.
+        """Returns the content named `cid` of `size` bytes, read-only: mapped from the cache, or in memory if it is
+        small.
 
-        PayloadInvalid if it has another size, or another form than `put` gives it: nothing of it is fetched then.
+        Raises PayloadInvalid, before fetching content, if it has another size or another layout than `put` gives.
         """
         parse_cid(cid)
         if size >= MAPPED_BYTES:
@@ -141,10 +142,11 @@ class ContentStore(Closing, abc.ABC):
         return memoryview(bytes(parts))
 
     def blobs(self, wanted: Sequence[tuple[Cid, int]]) -> list[memoryview]:
-        """`blob` of each (CID, size), several fetched at once, equal ones once; raises the first one's error.
+        """Returns `blob` for each (CID, size); fetches several in parallel, and equal ones once. Raises the first
+        error.
 
-        Before anything is fetched: Unreachable if the large ones do not fit the cache together, Unfit if the others do
-        not fit this machine's memory.
+        Raises, before fetching, Unreachable if the large blobs do not fit the cache together, Unfit if the small ones
+        do not fit this machine's memory.
         """
         distinct = list(dict.fromkeys(wanted))
         large = sum(size for _, size in distinct if size >= MAPPED_BYTES)
@@ -160,7 +162,7 @@ class ContentStore(Closing, abc.ABC):
         return [found[each] for each in wanted]
 
     def size(self, cid: str) -> int:
-        """Bytes of the content named `cid`; reads its root block only."""
+        """Returns the bytes of the content named `cid`; reads only its root block."""
         parse_cid(cid)
         return content_size(self, Cid(cid))
 
@@ -171,7 +173,7 @@ class ContentStore(Closing, abc.ABC):
         return self.put(dag_cbor.encode(value), codec="dag-cbor")
 
     def get_node(self, cid: str) -> Any:
-        """The value of a block that `put_node` wrote. PayloadInvalid if the block is not DAG-CBOR."""
+        """Returns the value of a block that `put_node` wrote. Raises PayloadInvalid if the block is not DAG-CBOR."""
         if parse_cid(cid).codec != "dag-cbor":
             raise PayloadInvalid(f"{cid} does not name a DAG-CBOR block", "such a CID begins with bafyrei")
         block = self.fetch_block(Cid(cid))
@@ -179,12 +181,12 @@ class ContentStore(Closing, abc.ABC):
             return from_cbor(block, MAX_BLOCK_BYTES)
 
     def close(self) -> None:
-        """Releases the store's open files and connections. A second call does nothing."""
+        """Releases the store's open files and connections; may be called twice."""
         return
 
 
 class BufferFile(io.RawIOBase):
-    """A buffer as a file, without a copy: `io.BytesIO` makes one of all but `bytes`."""
+    """A file object over a buffer, without a copy: `io.BytesIO` copies everything but `bytes`."""
 
     def __init__(self, data: Bytes) -> None:
         self._data = memoryview(data).cast("B")

@@ -1,4 +1,4 @@
-"""Opens the content store that a URL names."""
+"""Opens the content store for a URL."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.store import ContentStore
 
 _GATEWAY = re.compile(r"(?:^|,)\s*gateway\+")
-"""Before each gateway's URL. A folder's name may hold a comma."""
+"""Marks the beginning of each gateway's URL in a list; a folder's name may contain a comma."""
 
 
 def open_store(url: str) -> ContentStore:
-    """The store at `url`; nothing is contacted yet (`check` does that).
+    """Returns the store for `url`, without contacting it (`check` does that).
 
     dir:///path, dir://~/path       a directory of blocks on this machine
     /ip4/127.0.0.1/tcp/5001/http    a Kubo RPC by multiaddr (Kubo itself or `lockstep storage serve`)
     http://127.0.0.1:5001           the same by URL
-    gateway+https://host            a trustless gateway, which is only read; several, by commas, behind one of the above
+    gateway+https://host            a trustless gateway, read only; several after one of the above, with commas
     """
     hide(url)
     written, *gateways = _GATEWAY.split(url)

@@ -1,4 +1,4 @@
-"""Content as a tree of blocks: the balanced UnixFS layout of `ipfs add --cid-version=1 --raw-leaves`.
+"""Splits content into a tree of blocks: the balanced UnixFS layout of `ipfs add --cid-version=1 --raw-leaves`.
 
 Content is cut into chunks of 256 KiB, each a raw leaf. A single chunk is its own root; otherwise file nodes of up
 to 174 children are built level by level until one is left. Any reader can therefore name content before it is
@@ -18,28 +18,28 @@ from lockstep.storage.dagpb import FileNode, Link
 
 CHUNK_BYTES = 256 * 1024
 MAX_LINKS = 174
-"""Children per node; 174 is the width that Kubo derives from 8 KiB nodes."""
+"""Most children of a node; Kubo derives 174 from nodes of 8 KiB."""
 MAX_BLOCK_BYTES = 1 << 20
-"""No block is larger, written or read: Kubo refuses larger ones on `block put`."""
+"""Largest block, in bytes, read or written: Kubo refuses larger ones on `block put`."""
 MAX_DEPTH = 6
-"""The deepest tree that is read: 174^6 chunks are 7 exabytes, so no honest tree is deeper."""
+"""Deepest tree that is read: 174^6 chunks are 7 exabytes, so no honest tree is deeper."""
 
 
 class BlockSource(Protocol):
     """A source of blocks. Both methods raise BlobMissing, BlobCorrupt or Unreachable."""
 
     def fetch_block(self, cid: Cid) -> bytes:
-        """The block named `cid`, verified against it."""
+        """Returns the block named `cid`, verified."""
         ...
 
     def fetch_leaves(self, cid: Cid, links: Sequence[Link], first: int = 0) -> Iterator[bytes]:
-        """The blocks of `links[first:]`, each verified, in order; `links` are raw, and all the children of `cid`."""
+        """Yields the blocks of `links[first:]` in order, each verified; `links` are all children of `cid`, and raw."""
         ...
 
 
 @dataclass(frozen=True)
 class FileBlock:
-    """A block and its name."""
+    """A block and its CID."""
 
     cid: Cid
     data: bytes
@@ -53,7 +53,7 @@ def chunks_of(data: Bytes, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
 
 
 def chunks_of_file(file: BinaryIO) -> Iterator[bytes]:
-    """Cuts a binary file, from its present position, into chunks; an empty one is one empty chunk."""
+    """Cuts a binary file, from its current position, into chunks; an empty file is one empty chunk."""
     chunk = file.read(CHUNK_BYTES)
     yield chunk
     while len(chunk) == CHUNK_BYTES:
@@ -63,14 +63,16 @@ def chunks_of_file(file: BinaryIO) -> Iterator[bytes]:
 
 
 def layout(chunks: Iterable[bytes], max_links: int = MAX_LINKS) -> Iterator[FileBlock]:
-    """A file's blocks, children before parents, the root last; memory is one chunk and one node per level."""
+    """Yields a file's blocks, children before parents, the root last; holds one chunk and one node per level in
+    memory.
+    """
     levels: list[list[Link]] = [[]]
 
     def close(level: int) -> Iterator[FileBlock]:
-        """Turns the links that wait at `level` into one node, a child of the level above."""
+        """Combines the pending links of `level` into one node, a child of the level above."""
         if level + 1 == len(levels):
             levels.append([])
-        # a full node is closed only when a further child arrives: exactly 174 chunks need no second level
+        # a full node is closed only when a further child arrives, so that exactly 174 chunks need no second level
         if len(levels[level + 1]) == max_links:
             yield from close(level + 1)
         node = FileNode(tuple(levels[level]))
@@ -95,26 +97,26 @@ def layout(chunks: Iterable[bytes], max_links: int = MAX_LINKS) -> Iterator[File
 
 
 def cid_of(content: Bytes) -> Cid:
-    """The CID under which every store keeps `content`: `ipfs add --cid-version=1 --raw-leaves`."""
+    """Returns the CID under which every store keeps `content`: that of `ipfs add --cid-version=1 --raw-leaves`."""
     return _last_cid(layout(chunks_of(content)))
 
 
 def cid_of_file(file: BinaryIO) -> Cid:
-    """`cid_of` for a binary file, read from its present position in constant memory."""
+    """Returns `cid_of` for a binary file from its current position, in constant memory."""
     return _last_cid(layout(chunks_of_file(file)))
 
 
 def content_size(source: BlockSource, cid: Cid) -> int:
-    """Bytes of the content named `cid`; reads its root block only."""
+    """Returns the bytes of the content named `cid`; reads only its root block."""
     block = source.fetch_block(cid)
     return FileNode.decode(block).size_bytes if parse_cid(cid).codec == "dag-pb" else len(block)
 
 
 def read_chunks(source: BlockSource, cid: Cid, *, max_bytes: int, least_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The content named `cid`, chunk by chunk.
+    """Yields the content named `cid`, chunk by chunk.
 
-    PayloadInvalid if it is larger than `max_bytes`: known from the root, before a second block is fetched; or if a
-    leaf other than the last has fewer than `least_bytes`. BlobCorrupt if the tree contradicts itself.
+    Raises PayloadInvalid if it is larger than `max_bytes`, which the root block shows, or if a leaf other than the last
+    has fewer than `least_bytes`; BlobCorrupt if the tree is inconsistent.
     """
     root = source.fetch_block(cid)
     is_tree = parse_cid(cid).codec == "dag-pb"
@@ -129,11 +131,10 @@ def read_chunks(source: BlockSource, cid: Cid, *, max_bytes: int, least_bytes: i
 
 
 def leaf_nodes(source: BlockSource, cid: Cid, size: int) -> Iterator[tuple[Cid, tuple[Link, ...]]]:
-    """(node, its leaves) of the content named `cid`, in order: what `layout` makes of `size` bytes.
+    """Yields (node, its leaves) of the content named `cid`, in order, as `layout` builds them for `size` bytes.
 
-    PayloadInvalid if it has another size: known from the root, before a second block is fetched; or if its leaves are
-    not cut as `chunks_of` cuts them: a reader's work is bounded by what it expects. BlobCorrupt if the tree contradicts
-    itself.
+    Raises PayloadInvalid if it has another size, which the root block shows, or if its leaves are not cut as by
+    `chunks_of`: this bounds a reader's work. Raises BlobCorrupt if the tree is inconsistent.
     """
     root = source.fetch_block(cid)
     is_tree = parse_cid(cid).codec == "dag-pb"
@@ -176,7 +177,7 @@ def _leaf_nodes(
 def _read(
     source: BlockSource, cid: Cid, block: bytes, size: int, least: int, depth: int = 0, is_last: bool = True
 ) -> Iterator[bytes]:
-    """`is_last`: whether the content ends with this block."""
+    """Yields the content below a block; `is_last` says whether the content ends with this block."""
     _require_depth(cid, depth)
     if parse_cid(cid).codec != "dag-pb":
         yield _of_size(cid, block, size)
@@ -207,7 +208,7 @@ def _require_depth(cid: Cid, depth: int) -> None:
 
 
 def leaf_of(link: Link, block: bytes) -> bytes:
-    """Returns the block that a link names; raises BlobCorrupt if its size is not the link's."""
+    """Returns the block if its size is that of the link. Raises BlobCorrupt otherwise."""
     return _of_size(link.cid, block, link.size_bytes)
 
 

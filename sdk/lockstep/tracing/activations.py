@@ -1,4 +1,4 @@
-"""Rules: functions made of others - logarithms near one, hyperbolic and inverse circular functions, activations."""
+"""Rules for functions composed of others: log1p and expm1, hyperbolic and inverse circular functions, activations."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def exp2(low: Lowering, x: Node) -> Node:
 
 @rule("logaddexp")
 def logaddexp(low: Lowering, a: Node, b: Node) -> Node:
-    """log(exp(a) + exp(b)), without overflow; equal infinities stay."""
+    """log(exp(a) + exp(b)) without overflow; two equal infinities give that infinity."""
     apart = low.select(low.test(Opcode.FEQ, a, b), 0.0, low.f(Opcode.FABS, low.f(Opcode.FSUB, a, b)), F32)
     return low.f(Opcode.FADD, low.f(Opcode.FMAX, a, b), _log_of_one_and(low, apart))
 
 
 def _log_of_one_and(low: Lowering, x: Node) -> Node:
-    """log(1 + exp(-x)), of x >= 0."""
+    """log(1 + exp(-x)) for x >= 0."""
     return low.f(Opcode.FLOG, low.f(Opcode.FADD, 1.0, low.f(Opcode.FEXP, low.f(Opcode.FNEG, x))))
 
 
 @rule("xlogy.Tensor")
 def xlogy(low: Lowering, x: Node, y: Node) -> Node:
-    """x log(y), zero where x is."""
+    """x log(y); 0 where x is 0."""
     return low.select(low.test(Opcode.FEQ, x, 0.0), 0.0, low.f(Opcode.FMUL, x, low.f(Opcode.FLOG, y)), F32)
 
 
 @rule("erfc")
 def erfc(low: Lowering, x: Node) -> Node:
-    """1 - erf(x), to the absolute error of erf."""
+    """1 - erf(x), with the absolute error of `erf`."""
     return low.f(Opcode.FSUB, 1.0, erf(low, x))
 
 
@@ -92,7 +92,7 @@ def asinh(low: Lowering, x: Node) -> Node:
 
 @rule("acosh")
 def acosh(low: Lowering, x: Node) -> Node:
-    """log(x + sqrt(x^2 - 1)), of x >= 1."""
+    """log(x + sqrt(x^2 - 1)) for x >= 1."""
     less = low.f(Opcode.FSUB, x, 1.0)
     root = low.f(Opcode.FSQRT, low.f(Opcode.FMUL, less, low.f(Opcode.FADD, x, 1.0)))
     return log1p(low, low.f(Opcode.FADD, less, root))
@@ -158,7 +158,7 @@ def _other_leg(low: Lowering, x: Node) -> Node:
 
 @rule("atan2")
 def atan2(low: Lowering, y: Node, x: Node) -> Node:
-    """The angle of (x, y); 0 where both are."""
+    """The angle of the point (x, y); 0 where x = y = 0."""
     both = low.i(Opcode.IAND, low.test(Opcode.FEQ, x, 0.0), low.test(Opcode.FEQ, y, 0.0))
     angle = low.select(both, 0.0, atan(low, low.f(Opcode.FDIV, y, x)), F32)
     half = low.select(low.test(Opcode.FLT, y, 0.0), -math.pi, math.pi, F32)
@@ -175,7 +175,7 @@ def soft_plus(low: Lowering, x: Node) -> Node:
 
 @rule("softplus")
 def softplus(low: Lowering, x: Node, beta: float = 1, threshold: float = 20) -> Node:
-    """log(1 + exp(beta x)) / beta; x where beta x is above the threshold."""
+    """log(1 + exp(beta x)) / beta; x where beta x exceeds the threshold."""
     z = low.f(Opcode.FMUL, x, float(beta))
     value = low.f(Opcode.FMUL, soft_plus(low, z), 1 / beta)
     return low.select(low.test(Opcode.FLT, float(threshold), z), x, value, F32)
@@ -183,7 +183,7 @@ def softplus(low: Lowering, x: Node, beta: float = 1, threshold: float = 20) -> 
 
 @rule("softplus_backward")
 def softplus_backward(low: Lowering, grad: Node, x: Node, beta: float, threshold: float) -> Node:
-    """grad sigmoid(beta x); grad above the threshold."""
+    """grad sigmoid(beta x); grad where beta x exceeds the threshold."""
     z = low.f(Opcode.FMUL, x, float(beta))
     slope = low.f(Opcode.FMUL, grad, sigmoid(low, z))
     return low.select(low.test(Opcode.FLT, float(threshold), z), grad, slope, F32)
@@ -191,7 +191,7 @@ def softplus_backward(low: Lowering, grad: Node, x: Node, beta: float, threshold
 
 @rule("log_sigmoid_forward")
 def log_sigmoid(low: Lowering, x: Node) -> tuple[Node, Node]:
-    """log(sigmoid(x)), without overflow; with exp(-|x|)."""
+    """Returns (log(sigmoid(x)), exp(-|x|)); the logarithm does not overflow."""
     size = low.f(Opcode.FABS, x)
     return low.f(Opcode.FSUB, low.f(Opcode.FMIN, x, 0.0), _log_of_one_and(low, size)), low.f(
         Opcode.FEXP, low.f(Opcode.FNEG, size)
@@ -215,7 +215,7 @@ def elu(low: Lowering, x: Node, alpha: float = 1, scale: float = 1, input_scale:
 def elu_backward(
     low: Lowering, grad: Node, alpha: float, scale: float, input_scale: float, is_result: bool, x: Node
 ) -> Node:
-    """grad times the slope, from the input or from the result."""
+    """grad times the slope of ELU at x; `is_result` says that x is ELU's result instead of its input."""
     positive = low.f(Opcode.FMUL, grad, float(scale))
     if is_result:
         slope = low.f(Opcode.FMUL, low.f(Opcode.FADD, x, float(alpha * scale)), float(input_scale))
@@ -251,7 +251,7 @@ def prelu(low: Lowering, x: Node, weight: Node) -> Node:
 
 @rule("_prelu_kernel_backward")
 def prelu_backward(low: Lowering, grad: Node, x: Node, weight: Node) -> tuple[Node, Node]:
-    """Gradients of x and of the weight, element by element."""
+    """Returns the gradients of x and of the weight, for each element (no sum over a shared weight)."""
     above = low.test(Opcode.FLT, 0.0, x)
     of_x = low.select(above, grad, low.f(Opcode.FMUL, weight, grad), F32)
     return of_x, low.select(above, 0.0, low.f(Opcode.FMUL, x, grad), F32)
@@ -272,26 +272,26 @@ def hardtanh_backward(low: Lowering, grad: Node, x: Node, lower: float, upper: f
 
 @rule("hardshrink")
 def hardshrink(low: Lowering, x: Node, limit: float = 0.5) -> Node:
-    """x, 0 where |x| is not above the limit."""
+    """x; 0 where |x| <= limit."""
     return low.select(low.test(Opcode.FLE, low.f(Opcode.FABS, x), float(limit)), 0.0, x, F32)
 
 
 @rule("softshrink")
 def softshrink(low: Lowering, x: Node, limit: float = 0.5) -> Node:
-    """x, nearer to zero by the limit; 0 where |x| is not above it."""
+    """Moves x towards zero by the limit; 0 where |x| <= limit."""
     nearer = low.f(Opcode.FADD, x, low.select(low.test(Opcode.FLT, x, 0.0), float(limit), -float(limit), F32))
     return low.select(low.test(Opcode.FLE, low.f(Opcode.FABS, x), float(limit)), 0.0, nearer, F32)
 
 
 @rule("hardshrink_backward", "softshrink_backward")
 def shrink_backward(low: Lowering, grad: Node, x: Node, limit: float) -> Node:
-    """grad, 0 where |x| is not above the limit."""
+    """grad; 0 where |x| <= limit."""
     return low.select(low.test(Opcode.FLE, low.f(Opcode.FABS, x), float(limit)), 0.0, grad, F32)
 
 
 @rule("threshold")
 def threshold(low: Lowering, x: Node, limit: float, value: float) -> Node:
-    """x above the limit, else the value."""
+    """x where x > limit, else the value."""
     if x.dtype != F32:
         return low.select(low.test(Opcode.ILE, x, int(limit)), int(value), x, I32)
     return low.select(low.test(Opcode.FLE, x, float(limit)), float(value), x, F32)
@@ -345,14 +345,14 @@ def _halves(low: Lowering, x: Node, dim: int) -> tuple[int, Node, Node]:
 
 @rule("glu")
 def glu(low: Lowering, x: Node, dim: int = -1) -> Node:
-    """a sigmoid(b), of the two halves of an axis (Dauphin 2017, equation 1)."""
+    """a sigmoid(b), where a and b are the two halves of x along an axis (Dauphin 2017, equation 1)."""
     _, a, b = _halves(low, x, dim)
     return low.f(Opcode.FMUL, a, sigmoid(low, b))
 
 
 @rule("glu_backward")
 def glu_backward(low: Lowering, grad: Node, x: Node, dim: int) -> Node:
-    """The gradients of both halves: grad s for a, grad a s (1 - s) for b, with s = sigmoid(b)."""
+    """Returns the gradient of both halves, concatenated: grad s for a, grad a s (1 - s) for b, with s = sigmoid(b)."""
     dim, a, b = _halves(low, x, dim)
     s = sigmoid(low, b)
     of_a = low.f(Opcode.FMUL, grad, s)
@@ -373,7 +373,7 @@ def fmod(low: Lowering, a: Node, b: Any) -> Node:
 
 @rule("isinf")
 def isinf(low: Lowering, x: Node) -> Node:
-    """|x| is infinite."""
+    """True where |x| is infinite."""
     return low.test(Opcode.FEQ, low.f(Opcode.FABS, low.cast(x, F32)), math.inf)
 
 
@@ -384,7 +384,7 @@ _LARGEST = 3.4028234663852886e38
 def nan_to_num(
     low: Lowering, x: Node, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Node:
-    """Replaces NaN and infinities: by 0 and the largest numbers, or by the given ones."""
+    """Replaces NaN by 0 and infinities by the largest finite numbers, or each by the given number."""
     high = _LARGEST if posinf is None else float(posinf)
     deep = -_LARGEST if neginf is None else float(neginf)
     y = low.select(

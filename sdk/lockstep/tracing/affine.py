@@ -1,8 +1,8 @@
-"""Expressions over affine windows: the bodies of maps before they become ops.
+"""Symbolic expressions over affine windows: bodies of elementwise ops before they are emitted.
 
-A `Val` is an expression whose leaves are windows (source, offset, one stride per iteration axis), with its
-iteration axes grouped into the logical dimensions of the tensor it stands for. A logical dimension may have several
-iteration axes: that is how a reshape that merges permuted axes stays free.
+A `Val` is an expression whose leaves are windows (source, offset, one stride per iteration axis). Its iteration axes
+are grouped into the logical dimensions of a tensor. A logical dimension may have several iteration axes, so that a
+reshape that merges permuted axes needs no copy.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.program import Tag
 
 Axes = tuple[int, ...]
-"""Extents."""
+"""Extents of iteration axes, outermost first."""
 Strides = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A window on a source."""
+    """A strided window on a source: element (i, j, ...) is at offset + i strides[0] + j strides[1] + ..."""
 
     tag: Tag
     index: int
     offset: int
     strides: Strides
     big: bool = False
-    """The source has more than one leaf."""
+    """True if the source has more than one Merkle leaf (1 KiB): a proof of an element then needs an opening."""
 
     @property
     def is_tensor(self) -> bool:
-        """True if it reads memory: it is neither iota nor context."""
+        """True if the leaf reads memory; iota and context leaves read none."""
         return self.tag not in (Tag.IOTA, Tag.CONTEXT)
 
 
 @dataclass(frozen=True, eq=False)
 class Inst:
-    """A scalar operation on expressions."""
+    """A scalar operation applied to argument expressions."""
 
     op: Opcode
     args: tuple[Expr, ...] = ()
@@ -51,18 +51,20 @@ Expr = Leaf | Inst
 
 @dataclass(frozen=True, eq=False)
 class FoldChain:
-    """A fold in the making: its output axes can still be permuted for free."""
+    """A fold (sum, extremum or dot product) that is not emitted yet: its output axes can still be permuted at no
+    cost.
+    """
 
     mode: int
     operands: tuple[Leaf, ...]
-    """Strides over the output axes, then the one k axis."""
+    """The windows that the fold reads: their strides run over the output axes, then over the one k axis."""
     terms: int
     words: int = 0
-    """The terms of a group of codes, in a qdot."""
+    """Number of terms in a group of quantised codes; only a `qdot` has groups."""
 
 
 class ExpressionPool:
-    """Makes expressions; equal ones are the same object."""
+    """Creates expressions and interns them: equal expressions are the same object."""
 
     def __init__(self) -> None:
         self._known: dict[tuple, Expr] = {}
@@ -82,11 +84,11 @@ class ExpressionPool:
         return found
 
     def moved(self, leaf: Leaf, strides: Sequence[int], offset: int | None = None) -> Leaf:
-        """Returns another window on the leaf's source, by default from the same element on."""
+        """Returns another window on the leaf's source; the offset defaults to the leaf's own."""
         return self.leaf(leaf.tag, leaf.index, leaf.offset if offset is None else offset, strides, leaf.big)
 
     def rewrite(self, expr: Expr, change: Callable[[Leaf], Leaf], done: dict[int, Expr] | None = None) -> Expr:
-        """The expression with every leaf changed."""
+        """Returns the expression with `change` applied to every leaf; `done` caches rewritten subexpressions."""
         done = {} if done is None else done
         if id(expr) not in done:
             if isinstance(expr, Leaf):
@@ -97,7 +99,7 @@ class ExpressionPool:
 
 
 def postorder(expr: Expr) -> list[Expr]:
-    """Every distinct sub-expression, arguments before their use, in order of first use."""
+    """Returns every distinct subexpression, arguments before their users, in order of first use."""
     order: dict[int, Expr] = {}
 
     def visit(e: Expr) -> None:
@@ -114,42 +116,42 @@ def postorder(expr: Expr) -> list[Expr]:
 
 @dataclass(frozen=True)
 class Val:
-    """An expression (or a fold in the making) and the shape that it stands for."""
+    """A symbolic tensor: an expression (or a fold that is not emitted yet) with its logical shape."""
 
     dims: tuple[Axes, ...]
-    """Per logical dimension its iteration axes' extents, outermost first; () is an extent of 1."""
+    """For each logical dimension the extents of its iteration axes, outermost first; () is an extent of 1."""
     body: Expr | FoldChain
 
     @property
     def expr(self) -> Expr:
-        """The body of a value that is no fold in the making."""
+        """The expression of a value that is not a pending fold."""
         assert not isinstance(self.body, FoldChain)
         return self.body
 
     @property
     def leaf(self) -> Leaf:
-        """The body of a value that is a window."""
+        """The window of a value that consists of a single window."""
         assert isinstance(self.body, Leaf)
         return self.body
 
     @property
     def axes(self) -> Axes:
-        """All iteration extents."""
+        """Extents of all iteration axes, outermost first."""
         return tuple(n for dim in self.dims for n in dim)
 
     @property
     def varying(self) -> list[bool]:
-        """True for each iteration axis along which the value varies: those that an op would have to have."""
+        """One flag per iteration axis: True if the value varies along it, so that a stored copy must have the axis."""
         strides = [x.strides for x in self.leaves()]
         return [any(s[a] for s in strides) for a in range(len(self.axes))]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The logical shape."""
+        """The logical shape: the product of the iteration extents of each dimension."""
         return tuple(prod(dim) for dim in self.dims)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Every window in the body."""
+        """Yields every window in the expression."""
         if isinstance(self.body, FoldChain):
             yield from self.body.operands
         else:
@@ -162,13 +164,16 @@ def contiguous(extents: Sequence[int]) -> Strides:
 
 
 class Views:
-    """Re-indexing of values, by rewriting strides."""
+    """Re-indexes values by rewriting the strides of their windows, without a copy."""
 
     def __init__(self, pool: ExpressionPool) -> None:
         self.pool = pool
 
     def _restride(self, val: Val, dims: Sequence[Axes], change: Callable[[int, Strides], tuple[int, Strides]]) -> Val:
-        """`change` maps (offset, strides over the old axes) to the new; a chain's k stride is carried along."""
+        """Rewrites every window: `change` maps (offset, strides over the old axes) to the new pair.
+
+        A fold keeps its k stride.
+        """
         rank = len(val.axes)
 
         def leaf(x: Leaf) -> Leaf:
@@ -183,13 +188,13 @@ class Views:
         return Val(tuple(tuple(d) for d in dims), new)
 
     def permute(self, val: Val, order: Sequence[int]) -> Val:
-        """Logical dimension i of the result is order[i] of val."""
+        """Transposes a value: logical dimension i of the result is dimension order[i] of `val`."""
         starts = list(accumulate((len(d) for d in val.dims), initial=0))
         axes = [a for i in order for a in range(starts[i], starts[i + 1])]
         return self._restride(val, [val.dims[i] for i in order], lambda o, s: (o, tuple(s[a] for a in axes)))
 
     def expand(self, val: Val, shape: Sequence[int]) -> Val:
-        """Logical dimensions of 1 repeat."""
+        """Broadcasts a value: logical dimensions of extent 1 repeat."""
         dims = [d if prod(d) == n else (n,) for d, n in zip(val.dims, shape, strict=True)]
 
         def change(offset: int, strides: Strides) -> tuple[int, Strides]:
@@ -212,9 +217,8 @@ class Views:
         return self._restride(val, val.dims, change)
 
     def cut(self, val: Val, dim: int, extents: Sequence[int], steps: Sequence[int], start: int = 0) -> Val | None:
-        """A logical dimension as one for each of some extents: its coordinate is `start` and of each so many steps.
-
-        None if that dimension has several iteration axes.
+        """Splits a logical dimension into several, with the given extents: coordinate (i, j, ...) of the result is
+        start + i steps[0] + j steps[1] + ... of `val`. Returns None if the dimension has several iteration axes.
         """
         val = self.normal(val)
         if len(val.dims[dim]) > 1:
@@ -229,14 +233,17 @@ class Views:
         return self._restride(val, dims, change)
 
     def split(self, val: Val, dims: Sequence[Axes]) -> Val:
-        """Iteration axes cut into finer ones; the products per old axis must agree, the grouping is free."""
+        """Splits iteration axes into finer ones.
+
+        The new extents of each old axis must multiply to its extent; they may be grouped into any dimensions.
+        """
         parts = _grouped([n for d in dims for n in d], val.axes)
         return self._restride(
             val, dims, lambda o, s: (o, tuple(a * c for a, p in zip(s, parts, strict=True) for c in contiguous(p)))
         )
 
     def reshape(self, val: Val, shape: Sequence[int]) -> Val | None:
-        """Reshapes a value in row-major order; None if an axis would be cut unevenly."""
+        """Reshapes a value in row-major order; returns None if an iteration axis would be split unevenly."""
         val = self.normal(val)
         for candidate in (val, self.merged(val)):
             cuts = _refine(candidate.axes, shape)
@@ -245,8 +252,9 @@ class Views:
         return None
 
     def unify(self, vals: Sequence[Val]) -> list[Val] | None:
-        """Gives values of the same logical shape the same iteration axes; None if two cuts of a dimension do not
-        nest."""
+        """Gives values of one logical shape the same iteration axes; returns None if their splits of a dimension are
+        incompatible.
+        """
         vals = [self.normal(v) for v in vals]
         dims: list[Axes] = []
         for columns in zip(*(v.dims for v in vals), strict=True):
@@ -260,35 +268,39 @@ class Views:
         return [self.split(v, dims) for v in vals]
 
     def normal(self, val: Val) -> Val:
-        """Axes of 1 dropped, and axes of one dimension merged where every window allows it."""
+        """Drops axes of extent 1 and merges the axes of each dimension where every window allows it."""
         dims, keep = _mergeable(val, val.dims)
         return val if dims == val.dims else self._restride(val, dims, lambda o, s: (o, tuple(s[a] for a in keep)))
 
     def packed(self, val: Val, kept: Sequence[bool]) -> Val:
-        """The axes that are kept as one dimension, merged where every window allows it."""
+        """Groups the axes flagged in `kept` into one dimension, merged where every window allows it."""
         axes = tuple(compress(val.axes, kept))
         return self.merged(self._restride(val, [axes], lambda o, s: (o, tuple(compress(s, kept)))))
 
     def along_k(self, val: Val, rank: int, stride: int) -> Leaf:
-        """The window of a fold: strides over the axes of the first `rank` dimensions, then one along k."""
+        """Returns the window that a fold reads: strides over the axes of the first `rank` dimensions, then one stride
+        along k.
+        """
         first = sum(len(d) for d in val.dims[:rank])
         return self.pool.moved(val.leaf, (*val.leaf.strides[:first], stride))
 
     def constant(self, val: Val) -> Val | None:
-        """Returns an immediate as a window with zero strides; None for anything else."""
+        """Returns an immediate as a window with zero strides; None for any other value."""
         if not isinstance(val.body, Inst) or val.body.op != Opcode.IMM:
             return None
         word = val.body.imm - (1 << 32 if val.body.imm >> 31 else 0)
         return Val(val.dims, self.pool.leaf(Tag.IOTA, 0, word, (0,) * len(val.axes)))
 
     def merged(self, val: Val) -> Val:
-        """All axes as one dimension, merged where every window allows it."""
+        """Returns the value with all axes in one dimension, merged where every window allows it."""
         dims, keep = _mergeable(val, (val.axes,))
         return self._restride(val, dims, lambda o, s: (o, tuple(s[a] for a in keep)))
 
 
 def _mergeable(val: Val, dims: tuple[Axes, ...]) -> tuple[tuple[Axes, ...], list[int]]:
-    """Dimensions after merging, and which old axis gives each new axis its stride (the innermost of a merge)."""
+    """Returns the dimensions after merging, and for each new axis the index of the old axis that gives its stride (the
+    innermost of those merged).
+    """
     columns = [leaf.strides for leaf in val.leaves()]
     result: list[Axes] = []
     keep: list[int] = []
@@ -310,7 +322,7 @@ def _mergeable(val: Val, dims: tuple[Axes, ...]) -> tuple[tuple[Axes, ...], list
 
 
 def _grouped(axes: Sequence[int], extents: Sequence[int]) -> list[Axes]:
-    """Axes in groups, one after another, whose products are the extents."""
+    """Groups consecutive axes so that the product of each group is one of the extents."""
     it, groups = iter(axes), []
     for extent in extents:
         group: Axes = ()
@@ -321,7 +333,7 @@ def _grouped(axes: Sequence[int], extents: Sequence[int]) -> list[Axes]:
 
 
 def _refine(a: Sequence[int], b: Sequence[int]) -> list[int] | None:
-    """The coarsest cut of a row-major sequence that both cuts coarsen; None if they do not nest."""
+    """Returns the coarsest common refinement of two splits of a row-major sequence; None if they are incompatible."""
     suffixes = sorted(
         {*accumulate(reversed(a), lambda x, y: x * y, initial=1)}
         | {*accumulate(reversed(b), lambda x, y: x * y, initial=1)}

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification as its own recursion, step by step (Graves 2006, section 4.1)."""
+"""Connectionist temporal classification (CTC) as an unrolled recursion (Graves 2006, section 4.1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from lockstep.protocol.errors import LoweringError
 
 MAX_STEPS = 512
-"""The longest sequence: some ten ops a step, and as many again for its gradient, of 2^14 in a Program."""
+"""Longest input sequence: a step costs about ten ops, and ten more for its gradient; a Program has at most 2^14."""
 
 
 def ctc_loss(
@@ -25,9 +25,8 @@ def ctc_loss(
     reduction: Any = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """-log of the sum over all alignments of log_probs [T, B, C] with targets [B, S], or joined ones.
-
-    Lengths may be of data. The gradient is torch's, which takes it that log_probs are normalised.
+    """-log of the total probability of all alignments of log_probs [T, B, C] with targets [B, S], or concatenated
+    targets. The lengths may depend on data. The gradient equals torch's, which assumes normalised log_probs.
     """
     if log_probs.dim() == 2:
         one = ctc_loss(
@@ -43,7 +42,7 @@ def ctc_loss(
     inputs, labels = _lengths(input_lengths), _lengths(target_lengths)
     if targets.dim() == 1:
         targets = _separate(targets, labels, target_lengths)
-    # Blanks around and between the labels: 2 S + 1 states.
+    # States of the recursion: each label, and a blank before, between and after the labels, 2 S + 1 in all.
     states = 2 * targets.shape[1] + 1
     blanks = torch.full_like(targets, blank)
     path = torch.cat([torch.stack([blanks, targets], 2).view(batch, -1), torch.full_like(targets[:, :1], blank)], 1) \
@@ -61,7 +60,7 @@ def ctc_loss(
     ends = (place == 2 * labels.unsqueeze(1)) | (place == 2 * labels.unsqueeze(1) - 1)
     last = torch.where(ends, alpha, -math.inf)
     loss = -_log_sum(*last.unbind(1))
-    # As torch's gradient has it: without a value, the slope of the sum of all probabilities.
+    # As in torch: adds zero to the loss, but gives it the gradient of the total probability.
     spread = log_probs.exp()
     within = (torch.arange(steps).unsqueeze(1) < inputs).unsqueeze(2)
     loss = loss + torch.where(within, spread - spread.detach(), 0.0).sum((0, 2))
@@ -75,14 +74,14 @@ def _lengths(given: Tensor | Sequence[int]) -> Tensor:
 
 
 def _separate(targets: Tensor, labels: Tensor, given: Tensor | Sequence[int]) -> Tensor:
-    """Labels one after another -> [B, S], with as many columns as the longest may have."""
+    """Splits concatenated labels into rows [B, S], where S is the largest length that a target may have."""
     longest = targets.shape[0] if isinstance(given, Tensor) else max(given)
     at = (labels.cumsum(0) - labels).unsqueeze(1) + torch.arange(longest)
     return targets[at.clamp(max=max(targets.shape[0] - 1, 0))]
 
 
 def _log_sum(*terms: Tensor) -> Tensor:
-    """log of a sum of exponentials; -inf, without a slope, where all terms are."""
+    """log of a sum of exponentials; -inf with zero gradient where all terms are -inf."""
     peak = terms[0].detach()
     for term in terms[1:]:
         peak = torch.maximum(peak, term.detach())

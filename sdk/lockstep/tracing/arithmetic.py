@@ -1,4 +1,4 @@
-"""The policy of the tracer: which products of a model are products of integers, and with how many limbs.
+"""Arithmetic policy of a job: selects the matrix products that run in integers, and their number of limbs.
 
     [arithmetic]
     products = "int8"                                # "float32": none is
@@ -27,15 +27,16 @@ from lockstep.protocol.errors import UsageError
 from lockstep.tracing.graph import F32, VIEWS, Node, Origin
 
 FORMS = {"float32": 0, "int8": 1, "int8x2": 2}
-"""Name of a product's arithmetic to its limbs; 0: no integers."""
+"""Maps the name of a product's arithmetic to its number of integer limbs; 0 is float32."""
 PRODUCTS = ("float32", "int8")
 LINEAR, HEAD, ATTENTION = "linear", "head", "attention"
 VALUES = "values"
-"""Probabilities times values, and what is like it: the terms of the sum are tokens.
+"""Class of products whose sum runs over tokens, such as attention probabilities times values.
 
-Codes along tokens share a scale, so that the last token would move the results of all earlier ones: no causal model
-would be causal, and no cache of keys and values would give the bits of a whole pass. A query over cached keys has no
-mask, so that masks do not tell which products these are. A pattern reaches them by `:values` alone.
+Quantised codes along tokens share a scale, so the last token would change the results of all earlier tokens: the model
+would no longer be causal, and decoding with a cache of keys and values would not give the bits of a full pass. A query
+over cached keys has no mask, so masks do not identify these products. Only a pattern that ends in `:values` selects
+them.
 """
 INT8 = {
     (LINEAR, "forward"): 1,
@@ -46,17 +47,22 @@ INT8 = {
     (ATTENTION, "gradients"): 2,
     (VALUES, "values"): 0,
 }
-"""Limbs of `products = "int8"`. 92 % of the one-limb codes of a head's gradient, softmax - onehot, would be 0."""
+"""Limbs of each class of products under `products = "int8"`.
+
+With one limb 92 % of the codes of a head's gradient, softmax - onehot, would be 0.
+"""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """`[arithmetic]` of a job."""
+    """The `[arithmetic]` table of a job's description."""
 
     products: str = "float32"
-    """"float32" or "int8"."""
+    """Default arithmetic: "float32" or "int8"."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """Pattern of products to "float32", "int8" or "int8x2"; the last one that matches a product decides."""
+    """Maps a pattern of product names to "float32", "int8" or "int8x2"; the last pattern that matches a product
+    wins.
+    """
 
     def __post_init__(self) -> None:
         if self.products not in PRODUCTS:
@@ -69,7 +75,7 @@ class Arithmetic:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Arithmetic:
-        """Reads the table of a description. UsageError for a name that it does not know."""
+        """Parses the `[arithmetic]` table. Raises UsageError for an unknown name."""
         refuse_unknown(table, ["products", "modules"], "[arithmetic]")
         modules = table.get("modules", {})
         if not isinstance(modules, Mapping):
@@ -77,7 +83,7 @@ class Arithmetic:
         return cls(table.get("products", "float32"), dict(modules))
 
     def to_dict(self) -> dict[str, Any]:
-        """The inverse of `of`."""
+        """Returns the table that `of` parses into this value."""
         return {"products": self.products, **({"modules": dict(self.modules)} if self.modules else {})}
 
 
@@ -85,19 +91,21 @@ FLOAT32 = Arithmetic()
 
 
 class Products:
-    """The policy applied to one job: remembers which products there are, so that a wrong name is told."""
+    """Applies the policy to one job, and records the names of its products so that unmatched patterns can be
+    reported.
+    """
 
     def __init__(self, arithmetic: Arithmetic = FLOAT32) -> None:
         self.arithmetic = arithmetic
         self.names: dict[str, str] = {}
-        """Name of each product to its class."""
+        """Maps the name of each product to its class."""
         self._classes: dict[tuple[str, str], str] = {}
         self._operands: dict[tuple[str, str], set[int]] = {}
         self._mixed: dict[int, bool] = {}
         self._of_data: dict[int, bool] = {}
 
     def read(self, graph: fx.Graph, origin_of: str) -> None:
-        """Marks the products whose results a log-softmax reads as heads, before any of them is lowered."""
+        """Marks as heads the products whose results feed a log-softmax, before any product is lowered."""
         self._classes.clear()
         self._operands.clear()
         self._mixed.clear()
@@ -110,7 +118,7 @@ class Products:
                     self._classes[_place(origin)] = HEAD
 
     def limbs(self, origin: Origin, a: Node, b: Node) -> int:
-        """The limbs of the product of a and b; 0: float32."""
+        """Returns the number of integer limbs for the product of a and b; 0 is float32."""
         if self.arithmetic.products == "float32" or not origin.inside:
             return 0
         place = _place(origin)
@@ -131,24 +139,26 @@ class Products:
         return limbs
 
     def made(self, product: Node, a: Node, b: Node) -> None:
-        """Remembers what became of the product of a and b."""
+        """Records of the product of a and b whether both factors are computed from data."""
         if self.arithmetic.products != "float32":
             self._mixed[_base(product).index] = all(_reaches(x, self._of_data, _is_data) for x in (a, b))
 
     def weighs(self, weights: Node) -> None:
-        """Remembers the result of a softmax."""
+        """Records the result of a softmax."""
         self._mixed[_base(weights).index] = True
 
     def _mixes(self, x: Node) -> bool:
-        """True if x comes from a softmax or from a product of data with data, and not through one of a parameter."""
+        """True if x depends on a softmax, or on a product of two computed tensors, without passing through a
+        parameter's product.
+        """
         return _reaches(x, self._mixed, lambda _: False)
 
     def is_gradient(self, origin: Origin, x: Node) -> bool:
-        """True if x is the gradient of a product in a backward: no operand of the forward."""
+        """True if x is a gradient inside a product's backward pass, and not an operand of the forward pass."""
         return origin.backward and _base(x).index not in self._operands.get(_place(origin), ())
 
     def refuse_unused(self) -> None:
-        """Raises UsageError for a pattern that names no product of what was traced."""
+        """Raises UsageError for a pattern that matches no traced product."""
         for pattern in self.arithmetic.modules:
             if not any(_matches(pattern, name) for name in self.names):
                 known = sorted({name.rpartition(":")[0] for name in self.names})
@@ -170,7 +180,7 @@ def _is_data(node: Node) -> bool:
 
 
 def _reaches(start: Node, known: dict[int, bool], found: Callable[[Node], bool]) -> bool:
-    """True if a node is computed from one that is `found`; `known` answers for some, and remembers."""
+    """True if the node depends on a node for which `found` holds. `known` caches the answers."""
     stack = [start]
     while stack:
         node = stack[-1]
@@ -190,7 +200,7 @@ def _base(node: Node) -> Node:
 
 
 def _head_of(reader: fx.Node) -> fx.Node | None:
-    """The product whose result reaches the node through views, casts, a bias or a factor alone."""
+    """Returns the product that reaches this node through views, casts, a bias or a scalar factor alone."""
     node: object = reader
     while isinstance(node, fx.Node) and node.args:
         name = str(node.target).removeprefix("aten.").partition(".")[0]
@@ -206,4 +216,4 @@ _TRANSPARENT = frozenset({
     "_log_softmax", "view", "_unsafe_view", "reshape", "slice", "select", "transpose", "t", "permute", "clone",
     "_to_copy", "alias", "detach", "add", "mul", "div", "unsqueeze", "squeeze", "expand", "index", "masked_fill",
 })  # fmt: skip
-"""Operations of aten, of whose first argument every element becomes one of the result by itself."""
+"""Aten operations that compute each element of the result from one element of their first argument."""

@@ -1,11 +1,11 @@
-"""Attributes of a model that its calls change: after a trace they are what they were before.
+"""Restores attributes that a model changes during a forward call, and refuses state that a Program cannot hold.
 
     self.table = positions.cos()             # kept at the first call, read by the next ones
     self.balance = share.square().sum()      # left behind for the loss
 
-What a call leaves is fake while it is traced. A second trace starts where a second step would: from the values of what
-is computed of constants alone, and from the fake tensors of what depends on data. If it reads one of these, or a value
-that every call changes, the step has a state that its Program has not, and is refused.
+During a trace a call stores fake tensors. A second trace starts from what the first one stored: real values where they
+depend on constants alone, fake tensors where they depend on data. If the second trace reads a fake one, or a value that
+every call changes, then the step has state outside of its Program, and the trace is refused.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.known import KnownValues, following
 
 MAX_ENTRIES = 1 << 16
-"""The most entries of a dict or list, and the most dicts and lists of a model, that are looked at."""
+"""Upper bound on the entries of one dict or list, and on the number of dicts and lists of a model, that are
+examined.
+"""
 _DEPTH = 4
-"""Objects inside of one another that are looked at, a module the first."""
+"""Depth to which nested objects are examined; the module itself counts."""
 _CLOSED = (torch.Tensor, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, logging.Logger)
 _PLAIN = (int, float, complex, str, bytes, torch.dtype, torch.device, type(None))
 HINT = "return it from forward, or compute it from the rows of the step: parameters alone last from step to step"
@@ -37,14 +39,14 @@ HINT = "return it from forward, or compute it from the rows of the step: paramet
 
 @dataclass
 class _Holder:
-    """A dict or a list of a model, and what it held before a trace."""
+    """A dict or list of a model, with its contents before a trace."""
 
     name: str
     entries: Any
     held: Any
 
     def restore(self) -> None:
-        """Gives it the same entries again."""
+        """Restores the contents from before the trace."""
         if isinstance(self.entries, list):
             self.entries[:] = self.held
         elif not _same_entries(self.entries, self.held):
@@ -52,7 +54,9 @@ class _Holder:
             self.entries.update(self.held)
 
     def changed(self) -> dict[Any, Any]:
-        """Its entries that are others than before; of a list all of them, under the key None."""
+        """Returns the entries that differ from those before the trace; for a list the whole list, under the key
+        None.
+        """
         if isinstance(self.entries, list):
             same = len(self.entries) == len(self.held) and all(map(_is, self.entries, self.held))
             return {} if same else {None: list(self.entries)}
@@ -61,27 +65,27 @@ class _Holder:
 
 @dataclass
 class _Left:
-    """A value that a trace left behind, and that a second one starts from."""
+    """An attribute that one trace changed; the next trace starts from its value."""
 
     name: str
     holder: Any
     key: Any
     value: Any
     refused: bool
-    """True: no Program may read it."""
+    """True if the value depends on data: a trace that reads it is refused."""
 
 
-_STANDING: dict[int, _Left] = {}
-"""Values that traces in progress start from, by the storages of their tensors."""
+_ACTIVE: dict[int, _Left] = {}
+"""Attributes left by earlier traces, by the storages of their tensors; only while traces are in progress."""
 
 
 @dataclass
 class Attributes:
-    """The attributes of one model, for the traces of one job."""
+    """The attributes of one model during all traces of a job."""
 
     model: torch.nn.Module
     left: list[_Left] = field(default_factory=list)
-    """Attributes that the first trace has left."""
+    """Attributes that the first trace changed."""
     _traced: bool = False
     _storages: list[int] = field(default_factory=list)
 
@@ -90,11 +94,11 @@ class Attributes:
 
     def __exit__(self, *_error: object) -> None:
         for storage in self._storages:
-            _STANDING.pop(storage, None)
+            _ACTIVE.pop(storage, None)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Attributes are afterwards what they are now; inside, what the trace before has left of them."""
+        """Saves the attributes and restores them on exit; inside, they have the values that the trace before left."""
         holders = _holders(self.model)
         try:
             self._place()
@@ -117,13 +121,13 @@ class Attributes:
                 left.holder[left.key] = left.value
             for x in tree_leaves(left.value):
                 if isinstance(x, torch.Tensor):
-                    _STANDING[x.untyped_storage()._cdata] = left
+                    _ACTIVE[x.untyped_storage()._cdata] = left
                     self._storages.append(x.untyped_storage()._cdata)
 
     def _note(self, holders: list[_Holder], known: KnownValues) -> None:
         for holder in holders:
             changed = holder.changed()
-            # What is there in parts alone may be no state that a model can be in.
+            # A partial update could leave the model in a state that no real call produces.
             if not any(_is_opaque(known, value) for value in changed.values()):
                 for key, value in changed.items():
                     name = f"{holder.name}.{key}".strip(".") if key is not None else holder.name
@@ -131,7 +135,7 @@ class Attributes:
                     self.left.append(_Left(name, holder.entries, key, _settled(known, value), of_data))
 
     def _refuse_changing(self, known: KnownValues) -> None:
-        """A constant that a second trace changes again: a step would go on from there."""
+        """Marks as refused each constant that the second trace changes again: it would change at every step."""
         for left in self.left:
             if isinstance(left.holder, dict) and isinstance(left.value, torch.Tensor):
                 now = left.holder.get(left.key)
@@ -141,7 +145,7 @@ class Attributes:
 
 
 class Caches:
-    """Caches of functions (`functools.lru_cache`): afterwards none holds what a trace has computed."""
+    """Clears, on exit, every `functools.lru_cache` that holds results of the trace."""
 
     def __init__(self, wrappers: list[Any]) -> None:
         foreign = ("torch.", "sympy.", "mpmath.")
@@ -165,8 +169,8 @@ def _holds_fake(value: Any, depth: int) -> bool:
 
 
 def refuse_left(tensor: torch.Tensor) -> None:
-    """Raises LoweringError for a tensor, which a graph reads, that only the step before knows."""
-    left = _STANDING.get(tensor.untyped_storage()._cdata)
+    """Raises LoweringError if the graph reads a tensor that only the previous step could know."""
+    left = _ACTIVE.get(tensor.untyped_storage()._cdata)
     if left is not None and left.refused:
         raise LoweringError(f"an attribute that the step before has left ({left.name})", hint=HINT)
     if left is None and isinstance(tensor, FakeTensor):
@@ -189,7 +193,7 @@ def _same_entries(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
 
 
 def _is_opaque(known: KnownValues, value: Any) -> bool:
-    """True of what no second trace can start from: a constant that is too large to be followed, an object."""
+    """True if a second trace cannot start from the value: an untracked (large) constant, or an arbitrary object."""
     return any(
         known.is_constant(x) and known.real(x) is None if isinstance(x, FakeTensor)
         else not isinstance(x, (*_PLAIN, torch.Tensor))
@@ -198,7 +202,7 @@ def _is_opaque(known: KnownValues, value: Any) -> bool:
 
 
 def _settled(known: KnownValues, value: Any) -> Any:
-    """The value, its constants as they are in eager torch."""
+    """Replaces fake tensors that depend on constants alone by their real values."""
 
     def settle(x: Any) -> Any:
         real = known.real(x) if isinstance(x, FakeTensor) else None
@@ -211,7 +215,9 @@ def _settled(known: KnownValues, value: Any) -> Any:
 
 
 def _holders(model: torch.nn.Module) -> list[_Holder]:
-    """The dicts and lists that a model consists of: attributes of modules and other objects, and what is in them."""
+    """Returns the dicts and lists of a model: attributes of modules and of other objects, and containers inside
+    them.
+    """
     paths = {id(m): name for name, m in model.named_modules()}
     found: list[_Holder] = []
     seen: set[int] = set()
@@ -230,7 +236,7 @@ def _holders(model: torch.nn.Module) -> list[_Holder]:
         if len(entries) > MAX_ENTRIES:
             continue
         found.append(_Holder(name, entries, entries.copy()))
-        # Registries of a module have no names that users know.
+        # A module's registries have no names that users know.
         for key, inner in entries.items() if isinstance(entries, dict) else enumerate(entries):
             if not isinstance(inner, (*_PLAIN, torch.Tensor)):
                 hidden = isinstance(key, str) and key in ("_buffers", "_parameters", "_modules")

@@ -1,4 +1,4 @@
-"""Tables of rows by formulas of torch: bags of embeddings, rows of a bounded norm, gradients that are dense."""
+"""Embedding tables as torch formulas: bags of embeddings, rows of bounded norm, dense gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Rows of a table; its gradient is dense, whatever `sparse` says."""
+    """Looks up rows of a table; the gradient is dense, whatever `sparse` is."""
     if max_norm is not None:
         _renormalise(input, weight, max_norm, norm_type)
     rows = F.embedding(input, weight, padding_idx)
@@ -32,7 +32,7 @@ def embedding(
 
 
 def _renormalise(index: Tensor, weight: Tensor, bound: float, order: float) -> None:
-    """Rows that are read, and longer than the bound, are written back at its length, as torch does."""
+    """Rescales, in place, the rows that are read and exceed the bound on their norm, as torch does."""
     with torch.no_grad():
         read = (torch.arange(weight.shape[0]).unsqueeze(1) == index.reshape(1, -1)).any(1, keepdim=True)
         length = torch.linalg.vector_norm(weight, order, 1, keepdim=True)
@@ -52,7 +52,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """The sum, mean or maximum of the rows of each bag; of an empty one zeros."""
+    """Reduces the rows of each bag to their sum, mean or maximum; an empty bag gives zeros."""
     if mode not in ("sum", "mean", "max") or (per_sample_weights is not None and mode != "sum"):
         raise LoweringError(f"bags by {mode}, weighted or not", hint="use sum, mean or max; only sums have weights")
     if scale_grad_by_freq and mode == "max":
@@ -69,7 +69,7 @@ def embedding_bag(
     if offsets is None or input.dim() != 1:
         raise LoweringError("a flat list of rows without offsets", hint="pass rows [B, L], or offsets [B]")
     first = offsets[:-1] if include_last_offset else offsets
-    # Row i is in the last bag that begins at or before it.
+    # Row i belongs to the last bag whose offset is at most i.
     bag = (first.unsqueeze(1) <= torch.arange(input.shape[0]).unsqueeze(0)).sum(0) - 1
     if mode == "max":
         own = (bag.unsqueeze(0) == torch.arange(first.shape[0]).unsqueeze(1)) & counted
@@ -82,7 +82,7 @@ def embedding_bag(
 
 
 def _reduced(rows: Tensor, counted: Tensor, mode: str) -> Tensor:
-    """[B, L, D] -> [B, D]."""
+    """Reduces the rows of each bag: [B, L, D] -> [B, D]. `counted` masks rows out."""
     if mode == "sum":
         return rows.sum(1)
     if mode == "mean":
@@ -94,7 +94,7 @@ def _reduced(rows: Tensor, counted: Tensor, mode: str) -> Tensor:
 def torch_embedding(
     weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Tensor:
-    """`torch.embedding`."""
+    """Formula for `torch.embedding`, whose argument order differs from `F.embedding`."""
     return embedding(indices, weight, padding_idx if padding_idx >= 0 else None, None, 2.0, scale_grad_by_freq)
 
 

@@ -1,8 +1,8 @@
-"""Torch function to aten graph, every node with the module and the line that it comes from.
+"""Captures a torch function as an aten graph; every node records its module and its source line.
 
 Two stages (docs/numerics.md, Tracing): `make_fx` over fake tensors, with `torch.autograd.grad` running inside it; then,
-if anything is written in place, once more through `functionalize`. What torch would choose a kernel or a generator
-for is replaced by its formula first (`functions.py`).
+if anything is written in place, once more through `functionalize`. Operations for which torch would choose a kernel or
+a generator are replaced by formulas first (`functions.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ from lockstep.tracing.routed import counting
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
 _STEPS = f"{Path(__file__).parents[1] / 'training'}/"
-"""Its files call losses of users; its folders have models, optimizers and strategies, whose lines tell."""
+"""Folder whose files call users' losses.
+
+Source lines in its subfolders (models, optimizers, strategies) are reported in errors.
+"""
 ORIGIN = "lockstep_origin"
 """Key of a node's Origin in `fx.Node.meta`."""
 SHAPES_HINT = (
@@ -57,12 +60,12 @@ NO_VALUES = "buffers and frozen parameters are constants: training.parameters.wi
 
 _NAMED: ContextVar[tuple[torch.nn.Module, ...]] = ContextVar("named", default=())
 
-_TOLD: ContextVar[set[str] | None] = ContextVar("told", default=None)
+_WARNED: ContextVar[set[str] | None] = ContextVar("warned", default=None)
 
 
 @contextmanager
 def naming(model: torch.nn.Module) -> Iterator[None]:
-    """Modules of the model are named from it, whichever of them is called."""
+    """Names modules relative to the given model, whichever of them is called first."""
     token = _NAMED.set((*_NAMED.get(), model))
     try:
         yield
@@ -71,7 +74,7 @@ def naming(model: torch.nn.Module) -> Iterator[None]:
 
 
 class _Recorder:
-    """Attributes every traced node to a module and a source line; a backward node to its forward."""
+    """Attributes every traced node to a module and a source line; a backward node to its forward node."""
 
     def __init__(self) -> None:
         self.stack: list[str] = []
@@ -87,11 +90,11 @@ class _Recorder:
         self.stack.append(self.paths.get(id(module), type(module).__name__))
 
     def leave(self, _module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
-        """Forward hook; runs after an exception too."""
+        """Records that a module's forward call ends; a forward hook that also runs after an exception."""
         self.stack.pop()
 
     def origin(self, aten: str) -> Origin:
-        """Returns the origin of the node that is being made."""
+        """Returns the origin of the node under construction."""
         if self.inherited is not None:
             return self.inherited
         running = torch._C._current_autograd_node()
@@ -127,7 +130,7 @@ class _Recorder:
 
 
 class _Retrace(fx.Interpreter):
-    """Runs a graph node by node; what each becomes inherits its origin."""
+    """Replays a graph node by node; every new node inherits the origin of the one it replaces."""
 
     def __init__(self, graph_module: fx.GraphModule, recorder: _Recorder) -> None:
         super().__init__(graph_module)
@@ -136,13 +139,15 @@ class _Retrace(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         self.recorder.inherited = n.meta.get(ORIGIN, Origin())
         result = super().run_node(n)
-        # What is computed of constants alone may be written to, as any other value; constants themselves may not.
+        # A value computed from constants may be written in place like any other; a constant itself may not.
         if _is_fresh(n) and isinstance(result, torch.Tensor) and not torch._is_functional_tensor(result):
             return torch.ops.aten.lift(result)
         return result
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """As recorded; a view of what lies in memory otherwise, since writes were removed, as a copy."""
+        """Runs an operation as recorded, but copies where a view would need another memory layout once writes are
+        gone.
+        """
         try:
             return super().call_function(target, args, kwargs)
         except (RuntimeError, ValueError):
@@ -152,9 +157,9 @@ class _Retrace(fx.Interpreter):
 
 
 def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
-    """The aten graph of `fn` on fake tensors like the examples, whose values and devices nothing reads.
+    """Returns the aten graph of `fn`, traced on fake tensors with the dtypes and shapes of the examples.
 
-    Raises LoweringError where torch cannot trace it, and where the host draws numbers.
+    Raises LoweringError where torch cannot trace the function, and where the host draws random numbers.
     """
     draws = HostDraws()
     with draws.watching(), Caches(draws.caches):
@@ -165,7 +170,9 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
         again: list[fx.GraphModule] = []
         found = draws.located(
             lambda: again.append(_captured(fn, examples, recorder)),
-            lambda frame: partial(_told, recorder.stack[-1] if recorder.stack else "", frame.f_code, frame.f_lineno),
+            lambda frame: partial(
+                _module_and_line, recorder.stack[-1] if recorder.stack else "", frame.f_code, frame.f_lineno
+            ),
         )
     # INVARIANT: a Program holds no number that the host drew.
     if found:
@@ -178,7 +185,7 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
     return again[0]
 
 
-def _told(module: str, code: CodeType, line: int) -> tuple[str, str]:
+def _module_and_line(module: str, code: CodeType, line: int) -> tuple[str, str]:
     return module, _line(code, line)
 
 
@@ -221,7 +228,7 @@ def _captured(
                 )
                 graph_module = _made(again)(*fakes)
         except Exception as error:
-            # Of zeros without values, torch loses the device in second derivatives.
+            # Torch loses the device of zero tensors without values in second derivatives.
             lost = known.tangents and not zeros_have_values and "two devices" in str(error)
             if not lost:
                 raise _explain(error, recorder, known) from error
@@ -239,25 +246,25 @@ def _captured(
 
 @contextmanager
 def warning_once() -> Iterator[None]:
-    """Traces inside warn of the same thing once."""
-    token = _TOLD.set(set())
+    """Deduplicates warnings across the traces inside this context."""
+    token = _WARNED.set(set())
     try:
         yield
     finally:
-        _TOLD.reset(token)
+        _WARNED.reset(token)
 
 
 def warn_once(text: str) -> None:
-    """Warns, unless a trace beside has done so."""
-    told = _TOLD.get()
-    if told is None or text not in told:
+    """Warns, unless an earlier trace in the same `warning_once` context gave this warning."""
+    warned = _WARNED.get()
+    if warned is None or text not in warned:
         warnings.warn(text, stacklevel=2)
-    if told is not None:
-        told.add(text)
+    if warned is not None:
+        warned.add(text)
 
 
 def _refuse_left(graph_module: fx.GraphModule) -> None:
-    """Raises LoweringError for a graph that reads what the step before has left."""
+    """Raises LoweringError for a graph that reads a tensor left by the previous step."""
     for node in graph_module.graph.nodes:
         if node.op == "get_attr" and isinstance(value := getattr(graph_module, str(node.target)), torch.Tensor):
             try:
@@ -272,7 +279,7 @@ def _made(fn: Callable[..., Any]) -> Callable[..., fx.GraphModule]:
 
 
 def _drop_empty_parts(graph_module: fx.GraphModule) -> None:
-    """Concatenations lose parts without elements: caches of keys and values start as one."""
+    """Removes parts without elements from concatenations: caches of keys and values start with an empty part."""
     for node in graph_module.graph.nodes:
         if node.target is torch.ops.aten.cat.default:
             parts = [part for part in node.args[0] if _elements(graph_module, part) != 0]
@@ -320,7 +327,7 @@ def _line(code: CodeType, number: int) -> str:
 
 
 class RefusedEarlier(LoweringError):
-    """A refusal whose line is one that has run, and not the one that runs."""
+    """A refusal that concerns an earlier source line, not the line that is being traced."""
 
     def __init__(self, origin: Origin, message: str, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -328,7 +335,7 @@ class RefusedEarlier(LoweringError):
 
 
 def origin_of(value: Any) -> Origin:
-    """The origin of a tensor, or a pair of tensors, that the trace in progress has made."""
+    """Returns the origin of a tensor, or of a pair of tensors, in the trace in progress."""
     mode, tensor = get_proxy_mode(), getattr(value, "re", value)
     if not isinstance(mode, ProxyTorchDispatchMode) or not isinstance(tensor, torch.Tensor):
         return Origin()
@@ -337,7 +344,7 @@ def origin_of(value: Any) -> Origin:
 
 
 def place_here() -> str:
-    """`file.py:12 source` of the user's line that runs."""
+    """Returns `file.py:12 source` for the user's line that is being traced."""
     return _place(sys._getframe(1))
 
 
@@ -345,7 +352,7 @@ def _explain(error: Exception, recorder: _Recorder, values: KnownValues) -> Lock
     """Returns an error that names the user's operation that could not be traced, with its module and line."""
     if isinstance(error, LockstepError) and not isinstance(error, LoweringError):
         return error
-    # While a graph is run again, the node that fails knows where it came from, and no frame does.
+    # During a replay of a graph the failing node has the origin, and no frame has it.
     known = recorder.inherited or Origin()
     module, place, aten = known.module, known.place, known.aten
     trace = error.__traceback__
@@ -365,7 +372,7 @@ def _explain(error: Exception, recorder: _Recorder, values: KnownValues) -> Lock
     if isinstance(error, LoweringError):
         what, hint = error.message, error.hint
     elif kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode") or (
-        any(told in str(error) for told in ("tracing tensor", "'_Unknown'", ".numpy() is not supported"))
+        any(text in str(error) for text in ("tracing tensor", "'_Unknown'", ".numpy() is not supported"))
     ):
         what = f"a value or shape that depends on data ({aten or 'aten._local_scalar_dense'})"
         hint = (
@@ -377,7 +384,7 @@ def _explain(error: Exception, recorder: _Recorder, values: KnownValues) -> Lock
             )
         )
     elif "SymIntArrayRef" in str(error) and values.sized_at is not None:
-        # A backward has no line of the user.
+        # A backward pass has no source line of the user.
         what, place, hint = "a shape that depends on data", values.sized_at, SHAPES_HINT
     elif "Sparse" in str(error):
         what, hint = f"a sparse tensor ({aten or kind})", "make a constant one beforehand, or a dense one: to_dense()"

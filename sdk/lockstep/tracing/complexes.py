@@ -3,9 +3,9 @@
     z = torch.view_as_complex(x.view(..., -1, 2)) * torch.polar(ones, angles)
     y = torch.view_as_real(z)
 
-A pair is made by `complex`, `polar`, `view_as_complex`, a Fourier transform, a factory of a complex dtype, or whatever
-a complex number does to a real tensor of data. What is linear is done to both parts; the rest is `OPERATIONS`. Complex
-constants become pairs where they meet one. What else is done with a pair is refused.
+Pairs come from `complex`, `polar`, `view_as_complex`, a Fourier transform, a factory with a complex dtype, and any
+operation between a complex number and a real traced tensor. Linear functions apply to both parts; `OPERATIONS` lists
+the others. A complex constant becomes a pair when it meets one. Any other function of a pair is refused.
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ _LINEAR = frozenset(
         "where",
     ]
 )
-"""Functions that do the same to both parts: sums of elements, and elements in other places."""
+"""Names of functions that apply to the real and the imaginary part alike: sums and rearrangements of elements."""
 _PRODUCTS = frozenset(["bmm", "dot", "einsum", "inner", "kron", "linear", "matmul", "mm", "mv", "outer", "tensordot"])
-"""Functions that are linear in each tensor."""
+"""Names of functions that are linear in each tensor argument."""
 
 
 class ComplexPair:
-    """re + i im, both f32 of one shape."""
+    """A complex tensor re + i im; both parts are f32 of one shape."""
 
     def __init__(self, re: Tensor, im: Tensor, known: KnownValues) -> None:
         self.re, self.im, self.known = re, im, known
@@ -126,22 +126,22 @@ class ComplexPair:
 
     @property
     def dtype(self) -> torch.dtype:
-        """complex64, of float32."""
+        """Complex64, whose parts are float32."""
         return torch.complex64 if self.re.dtype == torch.float32 else torch.complex128
 
     @property
     def T(self) -> Any:
-        """The transposed matrix."""
+        """The transpose of a matrix, as in `torch.Tensor.T`."""
         return self.transpose(0, 1)
 
     @property
     def mT(self) -> Any:
-        """Transposed matrices."""
+        """Transposes of a batch of matrices."""
         return self.transpose(-2, -1)
 
     @property
     def mH(self) -> Any:
-        """Transposed and conjugated matrices."""
+        """Conjugate transposes of a batch of matrices."""
         return self.mT.conj()
 
     H = mH
@@ -188,7 +188,7 @@ for _name in ("neg", "abs", "getitem"):
 
 
 def pair_of(x: Any, known: KnownValues) -> ComplexPair:
-    """A pair, a complex constant, or something real, as a pair."""
+    """Converts a complex constant or a real tensor to a pair; returns a pair as it is."""
     if isinstance(x, ComplexPair):
         return x
     if isinstance(x, (bool, int, float, complex)):
@@ -206,12 +206,12 @@ def pair_of(x: Any, known: KnownValues) -> ComplexPair:
 
 
 def is_complex(x: Any) -> bool:
-    """True for what makes the result of an operation complex."""
+    """True for a pair, or for a complex number or tensor: the result of an operation on it is complex."""
     return isinstance(x, (ComplexPair, complex)) or (isinstance(x, Tensor) and x.is_complex())
 
 
 def operate(known: KnownValues, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """A function of torch, by its name, of at least one pair."""
+    """Calls the torch function `name` on arguments of which at least one is a pair."""
     name = {"__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__rtruediv__": "rdiv", "__rdiv__": "rdiv",
             "__rpow__": "rpow", "__rmatmul__": "rmatmul", "__rmatmul": "rmatmul"}.get(name, name)  # fmt: skip
     if name in ("rsub", "rdiv", "rpow", "rmatmul"):
@@ -228,9 +228,9 @@ def operate(known: KnownValues, func: Any, name: str, args: Any, kwargs: Any) ->
 
 
 def _both(known: KnownValues, func: Any, args: Any, kwargs: Any) -> Any:
-    """A linear function of the real parts, and of the imaginary ones."""
+    """Applies a linear function to the real and to the imaginary parts."""
     leaves, spec = tree_flatten((args, kwargs), is_leaf=lambda x: isinstance(x, ComplexPair))
-    # Of real tensors beside pairs, floats are values; integers and booleans say where.
+    # Among real tensors, floats are values; integers and booleans are indices or masks.
     pairs = [
         pair_of(x, known) if is_complex(x) or (isinstance(x, Tensor) and x.is_floating_point()) else None
         for x in leaves
@@ -247,7 +247,9 @@ def _both(known: KnownValues, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _multilinear(known: KnownValues, func: Any, args: Any, kwargs: Any) -> ComplexPair:
-    """The sum over a choice of a part of every factor: i to the number of imaginary ones."""
+    """Expands a product of pairs: sums over every choice of real or imaginary parts, times i^(number of imaginary
+    ones).
+    """
     leaves, spec = tree_flatten((args, kwargs), is_leaf=lambda x: isinstance(x, ComplexPair))
     at = [k for k, x in enumerate(leaves) if is_complex(x)]
     pairs = [pair_of(leaves[k], known) for k in at]
@@ -267,7 +269,7 @@ def _multilinear(known: KnownValues, func: Any, args: Any, kwargs: Any) -> Compl
 
 
 def _linear(known: KnownValues, x: Any, weight: Any, bias: Any = None) -> ComplexPair:
-    """x W' + b: a bias is no factor."""
+    """x W^T + b for pairs; the bias is added once, not multiplied."""
     product = _multilinear(known, F.linear, (x, weight), {})
     return product if bias is None else add(product, bias)
 
@@ -281,7 +283,7 @@ def _made(x: ComplexPair, re: Tensor, im: Tensor) -> ComplexPair:
 
 
 def _real_factor(x: Any) -> bool:
-    """True for what multiplies both parts as it is."""
+    """True if x is real, so that it multiplies both parts."""
     return isinstance(x, (bool, int, float)) or (isinstance(x, Tensor) and not x.is_complex())
 
 
@@ -310,7 +312,7 @@ def _complex(x: Any, *others: Any) -> ComplexPair:
 
 
 def multiply(x: Any, y: Any) -> ComplexPair:
-    """(a + ib)(c + id) = ac - bd + i(ad + bc); or times something real."""
+    """(a + ib)(c + id) = ac - bd + i(ad + bc); or the product with a real number or tensor."""
     if not isinstance(x, ComplexPair):
         x, y = y, x
     if not isinstance(y, ComplexPair) and not _real_factor(y):
@@ -333,13 +335,13 @@ def divide(x: Any, y: Any) -> ComplexPair:
 
 
 def reciprocal(x: ComplexPair) -> ComplexPair:
-    """y* / |y|^2."""
+    """1 / x = x* / |x|^2."""
     size = x.re * x.re + x.im * x.im
     return ComplexPair(x.re / size, -x.im / size, x.known)
 
 
 def power(x: Any, exponent: Any) -> ComplexPair:
-    """By multiplications for whole exponents up to 16, else exp(e log x)."""
+    """x ** exponent: by multiplications for integers up to 16, else exp(e log x)."""
     if isinstance(exponent, int) and 0 < abs(exponent) <= 16:
         result = x
         for _ in range(abs(exponent) - 1):
@@ -351,19 +353,19 @@ def power(x: Any, exponent: Any) -> ComplexPair:
 
 
 def absolute(x: ComplexPair) -> Tensor:
-    """|x|; the slope at zero is zero, as torch's is."""
+    """|x|; its gradient at zero is zero, as in torch."""
     squares = x.re * x.re + x.im * x.im
     zero = squares == 0
     return torch.where(zero, 0.0, torch.where(zero, 1.0, squares).sqrt())
 
 
 def conjugate(x: ComplexPair) -> ComplexPair:
-    """a - ib."""
+    """The conjugate a - ib of a + ib."""
     return ComplexPair(x.re, -x.im, x.known)
 
 
 def exponential(x: ComplexPair) -> ComplexPair:
-    """e^a (cos b + i sin b)."""
+    """exp(a + ib) = e^a (cos b + i sin b)."""
     size = x.re.exp()
     return ComplexPair(size * x.im.cos(), size * x.im.sin(), x.known)
 
@@ -397,7 +399,7 @@ def _cosine(x: ComplexPair) -> ComplexPair:
 
 
 def _to(x: ComplexPair, *args: Any, **kwargs: Any) -> ComplexPair:
-    """As a tensor's, for a device or complex64; LoweringError for another dtype."""
+    """`Tensor.to` for a device or complex64. Raises LoweringError for another dtype."""
     for dtype in (v for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype)):
         if dtype not in (torch.complex64, x.dtype):
             raise LoweringError(f"complex numbers as {dtype}", hint=_HINT)
@@ -441,7 +443,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "zeros_like": _like(0.0), "ones_like": _like(1.0), "empty_like": _like(0.0), "type": _to,
     "cfloat": lambda x: x, "isnan": lambda x: x.re.isnan() | x.im.isnan(),
 }  # fmt: skip
-"""Name of a function to what it does to pairs."""
+"""Maps the name of a torch function to its implementation on pairs."""
 _MAKERS = frozenset(("zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty"))
 _CASTS = frozenset(("to", "type", "cfloat"))
 
@@ -452,7 +454,7 @@ def _pair(real: Tensor, imag: Tensor, known: KnownValues) -> ComplexPair:
 
 
 class ComplexFormulas:
-    """The functions of torch that make pairs; one for each trace."""
+    """Torch functions that create pairs; one object per trace."""
 
     def __init__(self, known: KnownValues) -> None:
         self.known = known
@@ -464,19 +466,21 @@ class ComplexFormulas:
         }
 
     def polar(self, magnitude: Tensor, angle: Tensor) -> ComplexPair:
-        """r (cos a + i sin a)."""
+        """r (cos a + i sin a), of magnitude r and angle a."""
         return ComplexPair(magnitude * angle.cos(), magnitude * angle.sin(), self.known)
 
     def view_as_complex(self, x: Tensor) -> ComplexPair:
-        """[..., 2] -> pairs [...]."""
+        """Converts a real tensor [..., 2] to pairs [...]."""
         return ComplexPair(x[..., 0], x[..., 1], self.known)
 
     def view_as_real(self, x: Any) -> Tensor:
-        """Pairs [...] -> [..., 2]."""
+        """Converts pairs [...] to a real tensor [..., 2]."""
         return torch.stack([x.re, x.im], -1) if isinstance(x, ComplexPair) else torch.view_as_real(x)
 
     def made(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The pair that a complex number or dtype makes of tensors of data; NotImplemented where none does."""
+        """Returns the pair that a function makes of real tensors with a complex number or dtype; NotImplemented if
+        there is none.
+        """
         name = getattr(func, "__name__", "")
         if name in _MAKERS and kwargs.get("dtype") in _DTYPES:
             re = func(*args, **{**kwargs, "dtype": _DTYPES[kwargs["dtype"]]})

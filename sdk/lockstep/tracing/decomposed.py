@@ -1,4 +1,4 @@
-"""Operations that torch's own decompositions, or one of ours, make of others, of which each has a rule."""
+"""Aten operations that are decomposed, by torch's decompositions or ours, into operations that have rules."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ _RATIONAL = (
     (0.040121004, -0.0065914022, -0.0026286047, -0.0013441777, 0.017050642, -0.0021309326, 0.00085092367,
      -1.5247877e-07),
 )  # fmt: skip
-"""torch's coefficients of both polynomials in log(alpha), themselves polynomials in log(x / alpha)."""
+"""Torch's coefficients of the numerator and denominator: polynomials in log(alpha), whose coefficients are polynomials
+in log(x / alpha).
+"""
 
 
 def standard_gamma_grad(alpha: Tensor, x: Tensor) -> Tensor:
-    """The slope of a sample of Gamma(alpha, 1) by alpha, -dF/dalpha / pdf (Figurnov 2018, equation 5), as torch has it.
+    """The derivative of a Gamma(alpha, 1) sample with respect to alpha, -dF/dalpha / pdf (Figurnov 2018, equation 5).
 
-    A series for small x, an expansion at the saddle point for large alpha (Rice), between both a rational function.
+    As in torch: a series for small x, a saddle-point expansion for large alpha (Rice), a rational function otherwise.
     """
     term, first, second = torch.ones_like(x), 1 / alpha, 1 / (alpha * alpha)
     for i in range(1, 6):
@@ -50,4 +52,4 @@ DECOMPOSED: dict[Any, Any] = get_decompositions(
         _A.trace, _A.vdot,
     ]
 ) | {_A._standard_gamma_grad.default: standard_gamma_grad}  # fmt: skip
-"""Aten operation to its decomposition. An operation that has a rule must not be here."""
+"""Maps an aten operation to its decomposition. An operation with a rule must not be listed."""

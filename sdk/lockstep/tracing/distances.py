@@ -1,4 +1,4 @@
-"""Distances between rows, all pairs of them, by formulas of torch: `cdist`, `pdist`."""
+"""Pairwise distances between rows as torch formulas: `cdist`, `pdist`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 _BY_DIFFERENCES = 25
-"""The most rows for which torch subtracts every pair; of more it multiplies matrices."""
+"""Largest number of rows for which torch subtracts every pair; for more it uses a matrix product."""
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
-    """[..., M, D] and [..., N, D] -> [..., M, N]."""
+    """The p-norm distance of every row of x1 [..., M, D] to every row of x2 [..., N, D] -> [..., M, N]."""
     many = max(x1.shape[-2], x2.shape[-2]) > _BY_DIFFERENCES and compute_mode.endswith("if_necessary")
     if p == 2 and (many or compute_mode == "use_mm_for_euclid_dist"):
         # |x - y|^2 = |x|^2 - 2 x y + |y|^2.
@@ -24,19 +24,19 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:  # noqa: A002  (torch's name)
-    """The distance of every row to every later one."""
+    """Distances of every row [N, D] to every later row -> [N (N - 1) / 2]."""
     first, second = torch.triu_indices(input.shape[0], input.shape[0], 1)
     return _length(input[first] - input[second], p)
 
 
 def _root(squares: Tensor) -> Tensor:
-    """The square root; the slope at zero is zero, as torch's is."""
+    """The square root; its gradient at zero is zero, as in torch."""
     zero = squares == 0
     return torch.where(zero, 0.0, torch.where(zero, 1.0, squares).sqrt())
 
 
 def _length(difference: Tensor, p: float) -> Tensor:
-    """The p-norm along the last axis; where it is zero, so is its gradient."""
+    """The p-norm along the last axis; its gradient is zero where the norm is zero."""
     if p == 2:
         return _root(difference.square().sum(-1))
     size = difference.abs()
@@ -46,7 +46,7 @@ def _length(difference: Tensor, p: float) -> Tensor:
         return size.sum(-1)
     if p == float("inf"):
         return size.amax(-1)
-    # Neither power has a slope at zero that is finite, so neither meets it.
+    # Neither power has a finite derivative at zero, so zeros are replaced before.
     zero = size == 0
     powers = torch.where(zero, 0.0, torch.where(zero, 1.0, size).pow(p)).sum(-1)
     none = powers == 0

@@ -1,10 +1,11 @@
-"""Layers that are dropped at random by an `if` (LayerDrop, Fan 2019): computed always, and passed over by a choice.
+"""Traces layers that an `if` drops at random (LayerDrop, Fan 2019): always computed, then selected by `where`.
 
     if torch.rand([]) < self.layerdrop: continue
     hidden = layer(hidden)                              becomes  hidden = where(drawn, hidden, layer(hidden))
 
-A condition is one of these if it compares a single draw of `torch.rand` with a number whose name has "layerdrop" in it.
-It is taken as false, and the next module that is called is the layer: what it returns is its input where it is dropped.
+A condition qualifies if it compares a single draw of `torch.rand` with a number whose name contains "layerdrop". The
+condition is traced as false, and the next module called is taken as the layer: it returns its input where the layer is
+dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HINT = "turn it off: layerdrop = 0 in the configuration, or model.eval()"
 
 
 class DroppedLayers:
-    """The layers of one trace that may be dropped."""
+    """The layers of one trace that may be dropped at random."""
 
     def __init__(self) -> None:
         self._draws: list[torch.Tensor] = []
@@ -37,19 +38,19 @@ class DroppedLayers:
         self._open: list[tuple[torch.nn.Module, torch.Tensor]] = []
 
     def drawn(self, *size: Any, **kwargs: Any) -> torch.Tensor:
-        """`torch.rand`; a single draw is remembered."""
+        """`torch.rand`; records the result if it is a single draw."""
         result = torch.rand(*size, **kwargs)
         if result.dim() == 0:
             self._draws.append(result)
         return result
 
     def compared(self, x: torch.Tensor, result: torch.Tensor, frame: FrameType) -> None:
-        """Remembers the result of `x < number` in a frame, if it decides on a layer."""
+        """Records the result of `x < number`, if the frame's expression decides whether a layer is dropped."""
         if any(x is d for d in self._draws) and _NAMED.search(_source(frame)):
             self._conditions.append(result)
 
     def decides(self, x: torch.Tensor) -> bool:
-        """True if a condition drops a layer. Asked for the first time it does so to the next module called."""
+        """True if the condition drops a layer. The first such call assigns the condition to the next module called."""
         if not any(x is c for c in self._conditions):
             return False
         if not any(x is d for d in self._decided):
@@ -60,7 +61,7 @@ class DroppedLayers:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Hooks calls of modules. LoweringError for a layer that is decided on and never called."""
+        """Hooks module calls. Raises LoweringError if a drop condition is followed by no module call."""
         handles = [
             torch_module.register_module_forward_pre_hook(self._enter),
             torch_module.register_module_forward_hook(self._leave, with_kwargs=True),
@@ -99,8 +100,8 @@ class DroppedLayers:
 
 
 def _source(frame: FrameType | None) -> str:
-    """The source of the expression that a frame evaluates."""
-    # Modes of torch stand between the comparison and its line.
+    """Returns the source text of the expression that a frame is evaluating."""
+    # Frames of torch modes lie between the comparison and the user's line.
     while frame is not None and frame.f_code.co_name == "__torch_function__":
         frame = frame.f_back
     if frame is None:

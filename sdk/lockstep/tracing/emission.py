@@ -1,4 +1,4 @@
-"""Values become ops, equal ones once, and the ops that an output needs become a Program."""
+"""Emits ops for values, deduplicated, and assembles the Program that the outputs need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockstep.tracing.lowering import refusal
 
 
 class Emission:
-    """The ops of a Program in the making. What a method emits it returns as the window on the op's output."""
+    """The ops of a Program under construction. Every method that emits an op returns the window on its output."""
 
     def __init__(self, views: Views) -> None:
         self._views = views
@@ -28,7 +28,9 @@ class Emission:
         self._known: dict[Op, int] = {}
 
     def source(self, node: Node) -> Val:
-        """A node without arguments; only random words and drawn rows are ops."""
+        """Returns the window on a node without arguments; random words and dataset rows need an op, other sources
+        none.
+        """
         dims = tuple((n,) for n in node.shape)
         pool, big = self._views.pool, node.elements > LEAF_ELEMENTS
         match node.kind:
@@ -47,9 +49,9 @@ class Emission:
         return self._write(Op(kind, I32, node.shape, (), p0=node.attrs[0]), node, dims)
 
     def map(self, val: Val, node: Node, keep: Sequence[int] = ()) -> Val:
-        """The value in memory: row-major over its iteration axes, but for those along which nothing varies.
+        """Stores a value in memory: row-major over its iteration axes, without those along which it is constant.
 
-        `keep` names logical dimensions whose axes stay even then.
+        `keep` names logical dimensions whose axes are stored all the same.
         """
         val = self._views.normal(val)
         kept = [i in keep for i, d in enumerate(val.dims) for _ in d]
@@ -58,7 +60,7 @@ class Emission:
         return self._write(_map(flat.expr, flat.axes, node), node, val.dims, varies)
 
     def fold(self, val: Val, node: Node) -> Val:
-        """The results of a chain."""
+        """Emits a fold and returns its results."""
         chain, flat = val.body, self._views.packed(val, val.varying)
         assert isinstance(chain, FoldChain)
         dtype = I32 if chain.mode == Fold.ISUM else F32
@@ -66,7 +68,7 @@ class Emission:
         return self._write(op, node, val.dims, val.varying)
 
     def quant(self, rows: Val, node: Node) -> Val:
-        """Codes or scales of a window on rows."""
+        """Emits the op for the codes or for the scales of a window on rows."""
         mode, words, stream = node.attrs
         leaf, lead = rows.leaf, Val(rows.dims[:-1], rows.leaf)
         operand = View(leaf.tag, leaf.index, leaf.offset, (*compress(leaf.strides, lead.varying), 0, 1))
@@ -75,14 +77,14 @@ class Emission:
         return self._write(op, node, (*lead.dims, (node.shape[-1],)), [*lead.varying, True])
 
     def gather(self, index: Leaf, table: Leaf, dims: Sequence[Axes], rows: int, row_stride: int, node: Node) -> Val:
-        """The elements `index` rows below a table's first row, both windows over the axes of `dims`."""
+        """Emits a gather: for each `index` i, row i of the table. Both windows run over the axes of `dims`."""
         varies = [bool(i or t) for i, t in zip(index.strides, table.strides, strict=True)]
         extents = tuple(compress((n for d in dims for n in d), varies))
         op = Op(Kind.GATHER, _dtype(node), extents, _operands([index, table], varies), p0=rows, p1=row_stride)
         return self._write(op, node, dims, varies)
 
     def concat(self, parts: Sequence[Val], axis: int, node: Node) -> Val:
-        """Windows one after another along a logical dimension, in which each has one axis at most."""
+        """Concatenates windows along a logical dimension, in which each part has at most one axis."""
         dims = (*parts[0].dims[:axis], (node.shape[axis],), *parts[0].dims[axis + 1 :])
         at = sum(len(d) for d in dims[:axis])
         leaves = []
@@ -94,7 +96,7 @@ class Emission:
         return self._write(Op(Kind.CONCAT, _dtype(node), extents, _operands(leaves), p0=at, sizes=sizes), node, dims)
 
     def output(self, val: Val, node: Node) -> Alias:
-        """The entry of a state: an op of exactly the node's shape."""
+        """Returns the state entry for an output; stores the value if no op has exactly the node's shape."""
         val = self._views.normal(val)
         if len(val.axes) > len(node.shape):
             val = self.map(val, node, range(len(node.shape)))
@@ -108,7 +110,10 @@ class Emission:
         return Alias(Alias.OP_KIND, self._add(_map(body, node.shape, node), node.origin))
 
     def program(self, entries: tuple[TensorHeader | None, ...], aliases: Sequence[Alias]) -> Program:
-        """The Program without ops and constants that no output needs; raises LoweringError if it outgrows a bound."""
+        """Returns the Program, without the ops and constants that no output needs.
+
+        Raises LoweringError beyond a size bound.
+        """
         needed: set[int] = set()
         stack = [a.index for a in aliases if a.kind == Alias.OP_KIND]
         while stack:
@@ -140,7 +145,7 @@ class Emission:
         )
 
     def _write(self, op: Op, node: Node, dims: Sequence[Axes], varies: Sequence[bool] | None = None) -> Val:
-        """Returns the window on an op, row-major over the axes that vary, which by default are all."""
+        """Appends an op and returns the window on its output: row-major over the axes that vary, by default all."""
         axes = [n for d in dims for n in d]
         varies = [True] * len(axes) if varies is None else varies
         inner = iter(contiguous(list(compress(axes, varies))))
@@ -157,7 +162,7 @@ class Emission:
 
 
 def _check_bounds(count: int, op: Op) -> None:
-    """Raises ProgramInvalid if the Program outgrows a bound with this op, its last of `count`."""
+    """Raises ProgramInvalid if a Program of `count` ops that ends in this op exceeds a bound."""
     rules.check_op_count(count)
     rules.check_shape(op)
     rules.check_kind(op)
@@ -165,13 +170,13 @@ def _check_bounds(count: int, op: Op) -> None:
 
 
 def _operands(leaves: Iterable[Leaf], varies: Sequence[bool] | None = None) -> tuple[View, ...]:
-    """Windows as an op reads them, over the axes that vary alone if these are given."""
+    """Converts windows to operands of an op, restricted to the axes flagged in `varies` if given."""
     axes = [(x, x.strides if varies is None else tuple(compress(x.strides, varies))) for x in leaves]
     return tuple(View(x.tag, x.index, x.offset, strides) for x, strides in axes)
 
 
 def _map(body: Expr, extents: tuple[int, ...], node: Node) -> Op:
-    """Operands in order of first use, then one instruction per distinct operation."""
+    """Builds a map op: operands in order of first use, then one instruction per distinct operation."""
     parts = postorder(body)
     leaves = [p for p in parts if isinstance(p, Leaf)]
     insts = [p for p in parts if isinstance(p, Inst)]

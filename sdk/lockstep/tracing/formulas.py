@@ -1,6 +1,7 @@
-"""Functions whose gradient or control flow no rule has, as formulas of torch's own operations.
+"""Torch functions without a rule for their gradient or control flow, rewritten in basic torch operations.
 
-`functions.Replaced` calls what is in `FORMULAS`; `without_loops` is for functions of Python that ask data how to go on.
+`functions.Replaced` calls the functions in `FORMULAS`. `without_loops` replaces Python functions whose control flow
+depends on data.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _reduced(each: Tensor, reduction: str) -> Tensor:
 
 
 def _reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """The reduction that torch's two deprecated arguments mean, else the one that is named."""
+    """Resolves torch's two deprecated reduction arguments; returns the named reduction if they are absent."""
     if size_average is None and reduce is None:
         return reduction
     return "none" if reduce is False else "sum" if size_average is False else "mean"
@@ -45,7 +46,9 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, margin - x[target] + x[c])^p, times weight[target], over classes c but the target's; divided by all."""
+    """Sum of max(0, margin - x[target] + x[c])^p weight[target] over the classes c other than the target, divided by
+    the number of classes.
+    """
     rows, at = input.reshape(-1, input.shape[-1]), target.reshape(-1, 1)
     beyond = F.relu(margin - rows.gather(1, at) + rows) ** p
     if weight is not None:
@@ -61,7 +64,9 @@ def multilabel_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, 1 - x[j] + x[c]), over the classes j before the target's first -1 and all other c; divided by all."""
+    """Sum of max(0, 1 - x[j] + x[c]) over the classes j before the target's first -1 and all other classes c, divided
+    by the number of classes.
+    """
     rows, at = input.reshape(-1, input.shape[-1]), target.reshape(-1, input.shape[-1])
     wanted = (at < 0).cumsum(1) == 0
     at = torch.where(wanted, at, 0)
@@ -80,9 +85,10 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """(log(var) + (x - target)^2 / var) / 2 (Nix and Weigend 1994, equation 6); var is at least eps, with its gradient.
+    """(log(var) + (x - target)^2 / var) / 2 (Nix and Weigend 1994, equation 6).
 
-    A negative variance, which torch refuses, counts as eps.
+    The variance is clamped from below to eps, and keeps its gradient. Torch refuses a negative variance; here it counts
+    as eps.
     """
     spread = input.new_full((), var) if isinstance(var, (int, float)) else var
     spread = spread.unsqueeze(-1) if spread.dim() == input.dim() - 1 and spread.dim() else spread
@@ -92,7 +98,7 @@ def gaussian_nll_loss(
 
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:  # noqa: A002  (torch's name)
-    """Each part along an axis, scaled to a norm of `maxnorm` where it has a larger one."""
+    """Rescales each slice along an axis to norm `maxnorm` where its norm is larger."""
     axes = [i for i in range(input.dim()) if i != dim % input.dim()]
     size = torch.linalg.vector_norm(input, p, axes, keepdim=True)
     return input * torch.where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)
@@ -106,7 +112,7 @@ def nanquantile(
     *,
     interpolation: str = "linear",
 ) -> Tensor:
-    """Quantiles of what is not NaN: of each row in order, NaNs as infinities behind all others."""
+    """Quantiles of the elements that are not NaN: sorts each row with NaNs last, as infinities."""
     rows = input.reshape(-1) if dim is None else input.movedim(dim, -1)
     known = ~rows.isnan()
     shares = torch.as_tensor(q, dtype=input.dtype).reshape(-1)
@@ -127,7 +133,7 @@ def nanquantile(
 
 
 def random_(self: Tensor, *bounds: int, generator: torch.Generator | None = None, **named: int) -> Tensor:
-    """Writes uniform integers: between two bounds, below one, or up to 2^24 where a float has none."""
+    """Fills with uniform integers: between two bounds, below one bound, or by default up to 2^24 in a float tensor."""
     start, end = named.get("from", 0), named.get("to")
     if bounds:
         start, end = (bounds[0], named.get("to", bounds[-1])) if len(bounds) > 1 or "to" in named else (0, bounds[0])
@@ -139,7 +145,7 @@ def random_(self: Tensor, *bounds: int, generator: torch.Generator | None = None
 
 
 def poisson(input: Tensor, generator: torch.Generator | None = None) -> Tensor:  # noqa: A002  (torch's name)
-    """Refuses: how many words a draw takes depends on the rate."""
+    """Refuses `torch.poisson`: the number of random words per draw would depend on the rate."""
     raise LoweringError(
         "a Poisson number (aten.poisson), which takes as many words as it is large,",
         hint="count arrivals, K far above the largest rate: "
@@ -148,8 +154,10 @@ def poisson(input: Tensor, generator: torch.Generator | None = None) -> Tensor: 
 
 
 def for_each(name: str) -> Callable[..., Any]:
-    """Returns `torch._foreach_NAME` as the method NAME of each tensor of a list; a list among the arguments has one for
-    each."""
+    """Returns `torch._foreach_NAME` as a loop that calls the method NAME of each tensor.
+
+    A list argument has one entry per tensor.
+    """
 
     def formula(self: Sequence[Tensor], *args: Any, **named: Any) -> Any:
         def at(i: int, x: Any) -> Any:
@@ -183,7 +191,9 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
 
 
 def _adaptive_log_softmax(self: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> Any:
-    """The log-probability of each row's class, out of those of all; torch takes only the clusters that occur."""
+    """The log-probability of each row's target class, over all clusters; torch evaluates only the clusters that
+    occur.
+    """
     rows = input_.reshape(-1, input_.shape[-1])
     output = self.log_prob(rows).gather(1, target_.reshape(-1, 1)).reshape(target_.shape)
     return nn.modules.adaptive._ASMoutput(output, (-output).mean())
@@ -194,7 +204,7 @@ def _normal_cdf(x: float) -> float:
 
 
 def _decided(condition: Any, what: str, hint: str) -> bool:
-    """The truth value of a condition that no data decide."""
+    """Returns the truth value of a condition. Raises LoweringError if it depends on data."""
     if not isinstance(condition, Tensor):
         return bool(condition)
     known = following()
@@ -207,13 +217,13 @@ def _decided(condition: Any, what: str, hint: str) -> bool:
 
 
 def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()) -> Any:
-    """The branch of `torch.cond` that a constant chooses."""
+    """Follows the branch of `torch.cond` that a constant condition selects."""
     hint = "compute both branches and choose: torch.where(pred, a, b), each of arguments at which it is finite"
     return (true_fn if _decided(pred, "torch.cond", hint) else false_fn)(*operands)
 
 
 def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried: Any, additional: Any = ()) -> Any:
-    """The turns of `while_loop` that constants count."""
+    """Unrolls `while_loop`, whose condition must depend on constants alone."""
     hint = "take a fixed number of turns, and keep what is done: x = torch.where(going_on, turned(x), x)"
     found = carried
     while _decided(cond_fn(*carried, *additional), "while_loop", hint):
@@ -223,7 +233,7 @@ def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carrie
 
 
 def _by_rows(*_args: Any, **_named: Any) -> Any:
-    """Refuses: torch's operator traces its function for itself."""
+    """Refuses the operator: torch traces its function separately."""
     raise LoweringError(
         "a scan or map of torch._higher_order_ops",
         hint="write the loop: rows = [f(row) for row in x.unbind(0)], then torch.stack(rows)",
@@ -232,21 +242,24 @@ def _by_rows(*_args: Any, **_named: Any) -> Any:
 
 _LOOPS = {"cond": ("cond_op", _cond), "while_loop": ("while_loop_op", _while_loop), "scan": ("scan_op", _by_rows),
           "map": ("map_impl", _by_rows)}  # fmt: skip
-"""Module of torch._higher_order_ops to the operator in it, and what stands in its place."""
+"""Maps a module of torch._higher_order_ops to (its operator, our replacement)."""
 
 
 @contextmanager
 def without_loops() -> Iterator[None]:
-    """Truncated normals are inverted, adaptive softmaxes take all classes, and control flow is followed; torch goes on
-    until data suffice."""
+    """Replaces functions whose control flow depends on data: truncated normals, adaptive softmax, `cond`,
+    `while_loop`.
+    """
     init, layer = nn.init, nn.AdaptiveLogSoftmaxWithLoss
     kept = init._no_grad_trunc_normal_, layer.forward
-    # The package has functions of the modules' names.
+    # The package exports functions under its modules' names, so attributes are looked up with `import_module`.
     modules = {name: sys.modules[f"torch._higher_order_ops.{name}"] for name in _LOOPS}
     operators = {name: getattr(modules[name], operator) for name, (operator, _) in _LOOPS.items()}
 
     def truncated(tensor: Tensor, mean: float, std: float, a: float, b: float, generator: Any = None) -> Tensor:
-        """Between the quantiles of both bounds (Devroye 1986, section II.2.1)."""
+        """Samples a truncated normal by inverting the distribution function between both bounds (Devroye 1986, section
+        II.2.1).
+        """
         if not isinstance(tensor, FakeTensor):
             return kept[0](tensor, mean, std, a, b, generator)
         low, high = (_normal_cdf((bound - mean) / std) for bound in (a, b))

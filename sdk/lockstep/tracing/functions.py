@@ -1,4 +1,4 @@
-"""Functions that are replaced before torch can choose a kernel or a generator: attention, dropout, batch norm."""
+"""Replaces torch functions before torch selects a kernel or a generator: attention, dropout, batch norm."""
 
 from __future__ import annotations
 
@@ -38,14 +38,17 @@ from lockstep.tracing.sources import random_words
 from lockstep.tracing.spectra import FourierFormulas
 
 DROPOUT_STREAM = 1 << 30
-"""Stream of the first dropout of a Program; the others follow. `random_words` of users take lower ones."""
+"""Random stream of the first dropout of a Program; later dropouts take the following streams.
+
+Users' `random_words` take lower ones.
+"""
 _FRACTION_BITS = 24
 TRAINED = "_lockstep_trained"
-"""Attribute of a tensor that a model trains, where no gradient is computed: its `requires_grad` reads True."""
+"""Marks a trained tensor while no gradient is computed: its `requires_grad` reads True."""
 
 
 class Replaced(TorchFunctionMode):
-    """Calls our formula where torch would choose; one for each Program, because it counts the dropouts."""
+    """Calls our formulas in place of torch functions; one object per Program, because it numbers the dropouts."""
 
     def __init__(self, known: KnownValues) -> None:
         super().__init__()
@@ -104,7 +107,7 @@ class Replaced(TorchFunctionMode):
         return (formula or func)(*args, **(kwargs or {}))
 
     def truth(self, x: torch.Tensor) -> bool:
-        """A tensor as a condition: its value where it is constant; where only a guard asks, what lets it pass."""
+        """Evaluates a tensor as a condition: its value if constant; in a guard, the value that passes the guard."""
         value = self.known.real(x)
         if value is None:
             if self.layers.decides(x):
@@ -115,12 +118,12 @@ class Replaced(TorchFunctionMode):
             return bool(value)
 
     def number(self, x: torch.Tensor) -> Any:
-        """A tensor as a number: its value where it is constant; where only a guard asks, what lets it pass."""
+        """Evaluates a tensor as a number: its value if constant; in a guard, a number that passes the guard."""
         passing = guards.passing_number(sys._getframe(2)) if self.known.real(x) is None else None
         return x.item() if passing is None else passing
 
     def packed(self, x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
-        """`pack_padded_sequence` of known lengths; those of data are refused."""
+        """`pack_padded_sequence` for constant lengths. Raises LoweringError if the lengths depend on data."""
         if self.known.real(lengths) is None:
             raise LoweringError(
                 "a packed sequence, whose lengths depend on data",
@@ -129,7 +132,9 @@ class Replaced(TorchFunctionMode):
         return torch._VF._pack_padded_sequence(x, lengths, batch_first)
 
     def below(self, compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """`<` or `<=`; a comparison of a draw with a limit may decide if a layer is dropped."""
+        """Wraps `<` or `<=`, to record a comparison of a random draw with a limit: it may decide whether a layer is
+        dropped.
+        """
 
         def compared(x: torch.Tensor, *limit: Any, **kwargs: Any) -> torch.Tensor:
             result = compare(x, *limit, **kwargs)
@@ -139,7 +144,7 @@ class Replaced(TorchFunctionMode):
         return compared
 
     def one_hot(self, x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-        """1 at the class, else 0; the number of classes must be given."""
+        """One-hot encoding of classes, i64. Raises LoweringError unless the number of classes is given."""
         if num_classes < 0:
             return F.one_hot(x)
         return (x.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
@@ -157,11 +162,11 @@ class Replaced(TorchFunctionMode):
     ) -> torch.Tensor:
         """softmax(q k^T / sqrt(d) + mask) v (Vaswani 2017, section 3.2.1); shapes [..., T, d].
 
-        A query that a mask keeps from every key gets zeros, as in torch.
+        As in torch, a query whose mask excludes every key gives zeros.
         """
         heads = query.shape[:-1]
         if enable_gqa:
-            # Heads that share keys are more rows of one product, and their gradients one sum over all of them.
+            # Query heads that share keys become more rows of one product, so that one sum gives their gradients.
             query = query.reshape(*key.shape[:-2], -1, query.shape[-1])
         scores = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
         scores = scores.view(*heads, key.shape[-2])
@@ -180,9 +185,9 @@ class Replaced(TorchFunctionMode):
         training: bool = True,
         inplace: bool = False,
     ) -> torch.Tensor:
-        """input, each element kept with probability 1 - p and divided by it, else 0; by Philox words of the job.
+        """Keeps each element with probability 1 - p and divides it by 1 - p; the others are 0.
 
-        1 - p is rounded to 24 bits (Srivastava 2014, section 4, in its inverted form).
+        Reads Philox words of the job; 1 - p is rounded to 24 bits (Srivastava 2014, section 4, in its inverted form).
         """
         if not training or p == 0:
             return input
@@ -203,14 +208,14 @@ def _in_vmap() -> bool:
 
 
 def averaged(input: torch.Tensor, output_size: int | tuple[int]) -> torch.Tensor:  # noqa: A002  (torch's name)
-    """`adaptive_avg_pool1d`; a mean where it leaves one element, which torch would give strides of its own."""
+    """`adaptive_avg_pool1d`; a mean if the output has one element, because torch would give it other strides."""
     if output_size not in (1, (1,), [1]):
         return torch.adaptive_avg_pool1d(input, output_size)
     return input.unsqueeze(-2).mean((-1, -2), keepdim=True).squeeze(-2)
 
 
 def averaged_2d(input: torch.Tensor, output_size: int | Sequence[int | None]) -> torch.Tensor:  # noqa: A002
-    """`adaptive_avg_pool2d`; a mean where it leaves one element, which torch would give strides of its own."""
+    """`adaptive_avg_pool2d`; a mean if the output has one element, because torch would give it other strides."""
     if output_size not in (1, (1, 1), [1, 1]):
         return F.adaptive_avg_pool2d(input, output_size)  # type: ignore[arg-type]
     return input.mean((-1, -2), keepdim=True)
@@ -224,7 +229,7 @@ def gaussian_nll(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """`gaussian_nll_loss` without its guard against negative variances (Nix and Weigend 1994)."""
+    """`gaussian_nll_loss` without the check for negative variances, which depends on data (Nix and Weigend 1994)."""
     if not isinstance(var, torch.Tensor):
         var = var * torch.ones_like(input)
     if var.size() != input.size() and input.size()[:-1] == var.size():
@@ -247,7 +252,7 @@ def fake_quantised(
     quant_min: int,
     quant_max: int,
 ) -> torch.Tensor:
-    """The nearest code's value; the gradient passes where the code was in range (Jacob 2018, section 3)."""
+    """Rounds to the nearest code and back; the gradient passes where the code is in range (Jacob 2018, section 3)."""
     step = scale.detach() if isinstance(scale, torch.Tensor) else float(np.float32(scale))
     inverse = 1 / step if isinstance(step, torch.Tensor) else float(np.float32(1) / np.float32(step))
     with torch.no_grad():
@@ -266,7 +271,7 @@ def fake_quantised_channels(
     quant_min: int,
     quant_max: int,
 ) -> torch.Tensor:
-    """`fake_quantised` with a scale for each place along an axis."""
+    """`fake_quantised` with one scale and zero point per index of an axis."""
     shape = [-1 if i == axis % input.dim() else 1 for i in range(input.dim())]
     return fake_quantised(input, scale.view(shape), zero_point.view(shape), quant_min, quant_max)
 
@@ -278,7 +283,7 @@ _PRODUCTS = (
 
 
 def _dense(product: Callable[..., Any]) -> Callable[..., Any]:
-    """A product whose constant factors are dense: a sparse one's zeros are among its terms."""
+    """Wraps a matrix product so that constant sparse factors become dense."""
 
     def dense(x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or x.layout == torch.strided or isinstance(x, FakeTensor):
@@ -287,7 +292,7 @@ def _dense(product: Callable[..., Any]) -> Callable[..., Any]:
             return x.to_dense()
 
     def multiplied(*args: Any, **kwargs: Any) -> Any:
-        # torch.sparse.mm multiplies dense factors by an operation of its own.
+        # torch.sparse.mm uses an operation of its own even for dense factors.
         return (torch.mm if product is torch.sparse.mm else product)(*map(dense, args), **kwargs)
 
     return multiplied
@@ -300,9 +305,9 @@ def grouped_product(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Rows [S, K] sorted by group, each times its group's matrix of [G, K, N]; group g ends before row offs[g].
+    """Multiplies rows [S, K], sorted by group, by their group's matrix of [G, K, N]; group g ends before row offs[g].
 
-    Which rows belong to a group depends on data, so every row meets every matrix, as zeros where it is not its own.
+    The boundaries depend on data, so every row is multiplied by every matrix, as zeros where it is in another group.
     """
     if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None or bias is not None or out_dtype is not None:
         raise LoweringError(
@@ -322,9 +327,9 @@ def strided(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> torch.Tensor:
-    """`as_strided` of a tensor that is dense in memory, as windows of the flat tensor that may overlap.
+    """`as_strided` for a tensor that is dense in memory, as overlapping windows of the flat tensor.
 
-    From the longest stride to the shortest, each axis is one of windows; the last ones have one element.
+    From the longest stride to the shortest, each axis becomes an axis of windows; the last windows have one element.
     """
     held = input.stride()
     longest = sorted(range(input.dim()), key=lambda i: -held[i])
@@ -349,9 +354,9 @@ def strided(
 
 @contextmanager
 def without_checkpointing() -> Iterator[None]:
-    """Gradient checkpoints run their function once: a Program has no memory to save, and plans its own.
+    """Runs checkpointed functions once, without recomputation: a Program plans its own memory.
 
-    What a backward runs again, torch runs outside of every function mode, where nothing would be replaced.
+    Torch would run the recomputation of a backward pass outside of every function mode, without our formulas.
     """
     module = torch.utils.checkpoint
     kept = module._checkpoint_without_reentrant_generator, module.CheckpointFunction
@@ -360,7 +365,7 @@ def without_checkpointing() -> Iterator[None]:
         yield
 
     class Once:
-        """Stands in place of the autograd function of reentrant checkpoints."""
+        """Replaces the autograd function of reentrant checkpoints."""
 
         @staticmethod
         def apply(function: Callable[..., Any], _preserve: bool, *args: Any) -> Any:
@@ -376,10 +381,10 @@ def without_checkpointing() -> Iterator[None]:
 
 @contextmanager
 def without_compiling() -> Iterator[None]:
-    """Compiled functions run as they are written: a Program is compiled anyway."""
+    """Disables `torch.compile`: functions run as written, because the whole Program is compiled later."""
     kept = torch.compile
     torch.compile = _as_written
-    # Without torch._dynamo nothing is compiled yet, and its import takes seconds.
+    # If torch._dynamo is not imported yet, nothing is compiled yet; importing it takes seconds.
     config = sys.modules.get("torch._dynamo.config")
     try:
         with config.patch(error_on_nested_fx_trace=False) if config else nullcontext():
@@ -390,7 +395,7 @@ def without_compiling() -> Iterator[None]:
 
 @contextmanager
 def without_autocast(known: KnownValues | None = None) -> Iterator[None]:
-    """torch.autocast casts nothing; `known` notes where it would have."""
+    """Disables the casts of torch.autocast; `known` records where it would have cast."""
     kind = torch.amp.autocast_mode.autocast
     kept = kind.__enter__, kind.__exit__
 
@@ -407,12 +412,12 @@ def without_autocast(known: KnownValues | None = None) -> Iterator[None]:
 
 
 def _as_written(model: Callable[..., Any] | None = None, **_options: Any) -> Any:
-    """Stands in for torch.compile, which is a decorator too."""
+    """Replaces torch.compile, as a function and as a decorator."""
     return model if model is not None else lambda function: function
 
 
 def replaced_data(x: torch.Tensor, value: torch.Tensor) -> None:
-    """`x.data = value` as a write to x, which a trace would not see otherwise."""
+    """Performs `x.data = value` as a write to x, so that the trace sees it."""
     if isinstance(x, FakeTensor) or isinstance(value, FakeTensor):
         with torch.no_grad():
             x.detach().copy_(value)
@@ -421,13 +426,13 @@ def replaced_data(x: torch.Tensor, value: torch.Tensor) -> None:
 
 
 class CumulativeMomentum:
-    """The momentum of a batch norm that has none: the share of the latest of the batches that it has counted."""
+    """Cumulative average for a batch norm without momentum: the weight 1 / n of the latest of n batches."""
 
     def __init__(self, norm: Any) -> None:
         self._norm = norm
 
     def value(self) -> torch.Tensor:
-        """f32 scalar."""
+        """Returns 1 / n as an f32 scalar."""
         return 1 / self._norm.num_batches_tracked.to(torch.float32)
 
 
@@ -441,9 +446,9 @@ def batch_norm(
     momentum: float | CumulativeMomentum = 0.1,
     eps: float = 1e-5,
 ) -> torch.Tensor:
-    """Batch norm; running statistics are written where the function that is traced was given them.
+    """Batch norm; writes the running statistics if they are arguments of the traced function.
 
-    Raises LoweringError where they are buffers of a module that nobody passes: what is written there would be lost.
+    Raises LoweringError if they are buffers of a module that are not passed as arguments: the writes would be lost.
     """
     share: float | torch.Tensor
     share, momentum = (momentum.value(), 0.1) if isinstance(momentum, CumulativeMomentum) else (momentum, momentum)
@@ -473,10 +478,10 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> torch.Tensor:
-    """Instance norm; running statistics, the means over the instances, are written where the function that is traced
-    was given them.
+    """Instance norm; writes the running statistics (means over the instances) if they are arguments of the traced
+    function.
 
-    Raises LoweringError where they are buffers of a module that nobody passes.
+    Raises LoweringError if they are buffers of a module that are not passed as arguments.
     """
     if not use_input_stats or running_mean is None or running_var is None:
         return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)

@@ -1,4 +1,4 @@
-"""The limits of one op: of a map's expression, of what is repeated rather than stored, of what a fold reads."""
+"""Limits of one op: size of a map's expression, what is recomputed instead of stored, windows that a fold can read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lockstep.tracing.affine import Expr, FoldChain, Inst, Leaf, Val, postorder
 from lockstep.tracing.graph import Node
 
 MAX_BIG = 4
-"""Operands of more than one 1 KiB leaf: each costs the court an opening."""
+"""Most operands of a map that exceed one 1 KiB leaf: in a dispute each costs a Merkle opening on chain."""
 
 EXPENSIVE = frozenset({Opcode.FDIV, Opcode.FSQRT, Opcode.IDIV, Opcode.IREM}) | FUNCTIONS
-"""Not worth repeating for every element of a broadcast."""
+"""Operations too expensive to recompute for every element of a broadcast."""
 
 
 @dataclass(frozen=True)
 class MapCost:
-    """The resources that an expression uses in a map."""
+    """Counts the operands and instructions that an expression needs in a map."""
 
     instrs: int
     operands: int
@@ -30,7 +30,7 @@ class MapCost:
 
     @property
     def fits(self) -> bool:
-        """True if one map may hold the expression."""
+        """True if one map can hold the expression."""
         return (
             self.instrs <= MAX_INSTRS
             and self.operands <= MAX_OPERANDS
@@ -41,7 +41,7 @@ class MapCost:
 
     @property
     def saved(self) -> tuple[int, int]:
-        """The (tensor operands, instructions) that a map saves if the expression is stored."""
+        """Returns the (tensor operands, instructions) that a map saves if the expression is stored instead."""
         return (0, 0) if self.tensors + self.operands == 0 else (max(self.tensors - 1, 0), self.instrs)
 
 
@@ -61,7 +61,7 @@ def cost(expr: Expr) -> MapCost:
 
 
 def is_cheap(expr: Expr) -> bool:
-    """Returns True if computing the expression in every consumer costs less than storing it."""
+    """Returns True if recomputing the expression in every consumer is cheaper than storing it."""
     if isinstance(expr, Leaf):
         return True
     c, constants = cost(expr), sum(isinstance(e, Inst) and e.op == Opcode.IMM for e in postorder(expr))
@@ -70,14 +70,14 @@ def is_cheap(expr: Expr) -> bool:
 
 
 def is_dear_under(view: Node, expr: Expr) -> bool:
-    """Returns True if computing the expression under the view costs more than storing it first."""
+    """Returns True if recomputing the expression under the view is more expensive than storing it first."""
     if view.kind == "window":
         return view.shape[view.attrs[0] + 1] > view.attrs[1] and not is_cheap(expr)
     return view.kind == "expand" and cost(expr).heavy
 
 
 def dearest(bodies: list[Expr]) -> int:
-    """Returns the index of the computed argument whose storing saves a map most."""
+    """Returns the index of the computed argument whose storing saves the map most."""
     saved = [cost(b).saved if isinstance(b, Inst) else (0, 0) for b in bodies]
     worst = max(range(len(saved)), key=saved.__getitem__)
     assert saved[worst] > (0, 0), "three windows fit in a map"
@@ -85,8 +85,9 @@ def dearest(bodies: list[Expr]) -> int:
 
 
 def k_stride(val: Val, rank: int) -> int | None:
-    """Returns the single stride of a window along all k axes, those after `rank` dimensions; None if no fold can read
-    it."""
+    """Returns the single stride of a window along all k axes (those after the first `rank` dimensions); None if they
+    have no common stride.
+    """
     leaf = val.body
     if not isinstance(leaf, Leaf):
         return None
@@ -101,7 +102,7 @@ def k_stride(val: Val, rank: int) -> int | None:
 
 
 def factors(val: Val, rank: int) -> list[Val] | None:
-    """The two windows of a product that a `dot` can read as they are."""
+    """Returns the two factors of a product if a `dot` can read both windows directly; else None."""
     if not isinstance(val.body, Inst) or val.body.op != Opcode.FMUL:
         return None
     found = [Val(val.dims, a) for a in val.body.args]
@@ -110,14 +111,16 @@ def factors(val: Val, rank: int) -> list[Val] | None:
 
 
 def is_row(val: Val) -> bool:
-    """Returns True if the value is in memory, and contiguous along its last dimension."""
+    """Returns True if the value is in memory and contiguous along its last dimension."""
     if not isinstance(val.body, Leaf) or not val.body.is_tensor:
         return False
     return not val.dims[-1] or (len(val.dims[-1]) == 1 and val.body.strides[-1] == 1)
 
 
 def is_batch_innermost(val: Val) -> bool:
-    """Returns True if neighbours in memory would be elements of different products, so that none has a row to write."""
+    """Returns True if neighbours in memory belong to different products, so that a product has no contiguous row to
+    write.
+    """
     chain = val.body
     if not isinstance(chain, FoldChain) or len(chain.operands) < 2:
         return False

@@ -1,8 +1,8 @@
 """The tensor graph between torch and a Program: pure, shaped, shared by content.
 
-A `Node` is a value with a logical shape; a `Graph` builds nodes bottom-up and returns the same node for the same
-value, so duplicate work disappears here and nothing depends on names. What an op of a Program is, is decided
-later (`selection.py`): views cost nothing and elementwise nodes fuse.
+A `Node` is a value with a logical shape; a `Graph` builds nodes bottom-up and returns the same node for the same value,
+so duplicate work disappears here and nothing depends on names. `selection.py` later decides which nodes become ops of
+the Program: views cost nothing and elementwise nodes fuse.
 """
 
 from __future__ import annotations
@@ -23,35 +23,38 @@ from lockstep.protocol.programs.program import CHUNK, STOCHASTIC, Fold, Quant, g
 from lockstep.protocol.programs.rules import MAX_TERMS
 
 F32, I32, BOOL = "f32", "i32", "bool"
-"""dtypes of a node; a bool is an i32 of 0 or 1."""
+"""Dtypes of a node; a bool is an i32 of 0 or 1."""
 
 ROW_TERMS = CHUNK**2
-"""Terms of a row of a sum too long for one fold: a row has one level of partials, the largest tensor 2^15 rows."""
+"""Terms in a row of a sum that is too long for one fold: such a sum is folded by rows, then over the rows' results.
+
+The largest tensor has 2^15 rows.
+"""
 MAX_PARTS = 255
-"""The most parts of one concat: its descriptor counts operands in one byte."""
+"""Most parts of one concat: its encoding counts operands in one byte."""
 
 VIEWS = frozenset({"permute", "reshape", "expand", "slice", "flip", "window"})
-"""Node kinds that only re-index their one argument."""
+"""Node kinds that only re-index their single argument."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a node in the user's code, for messages; never part of a root."""
+    """The origin of a node in the user's code; used in messages, never hashed."""
 
     module: str = ""
-    """Path of the module, `blocks.2.attn`; "" outside any."""
+    """Path of the module, such as `blocks.2.attn`; "" outside of modules."""
     aten: str = ""
-    """The torch operation, `aten.mm`."""
+    """Name of the torch operation, such as `aten.mm`."""
     place: str = ""
-    """`file.py:12  source line` of the user's forward."""
+    """Location in the user's forward, `file.py:12 source line`."""
     inside: bool = False
-    """True if a module's forward made the node, or a backward through one."""
+    """True if the node was made inside a module's forward, or by the backward pass through one."""
     backward: bool = False
     """True if autograd made the node."""
 
     @property
     def name(self) -> str:
-        """The module path and the operation, joined by a dot."""
+        """Joins the module path and the operation by a dot."""
         return ".".join(part for part in (self.module, self.aten.removeprefix("aten.")) if part)
 
 
@@ -70,7 +73,7 @@ class Node:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -81,12 +84,12 @@ class Node:
 
 @dataclass(frozen=True)
 class ConstantTable:
-    """The words of a constant: equal ones are known by their digest."""
+    """The words of a constant; equal constants are recognised by their digest."""
 
     digest: bytes
-    """SHA-256."""
+    """SHA-256 of the words."""
     data: bytes | memoryview = field(compare=False, repr=False)
-    """Read-only, little-endian: a model's own memory, mapped or not."""
+    """Little-endian words, read-only: the model's own memory, possibly memory-mapped."""
 
 
 def float_bits(value: float) -> int:
@@ -100,14 +103,14 @@ def float_bits(value: float) -> int:
 
 
 def int_bits(value: int) -> int:
-    """The word of an integer that fits in 32 bits."""
+    """Returns the 32-bit word of an integer. Raises LoweringError if it does not fit in 32 bits."""
     if not -(1 << 31) <= value < 1 << 31:
         raise OverflowError(f"{value} does not fit in 32 bits")
     return value & scalar.MASK
 
 
 class Graph:
-    """Builds nodes, a method for each op; new nodes are attributed to `origin`."""
+    """Builds nodes, with one method for each op; new nodes are attributed to `origin`."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -129,11 +132,11 @@ class Graph:
     # --- sources ------------------------------------------------------------------------------------------
 
     def state(self, entry: int, dtype: str, shape: Sequence[int]) -> Node:
-        """Input state tensor at `entry`."""
+        """Returns the input state tensor at `entry`."""
         return self._node("state", dtype, shape, attrs=(entry,))
 
     def const(self, dtype: str, shape: Sequence[int], data: bytes | memoryview) -> Node:
-        """A table of little-endian words, which are not copied; one element becomes an immediate."""
+        """Returns a constant of little-endian words, without copying them; a single element becomes an immediate."""
         if len(data) == 4:
             return self.word(int.from_bytes(data, "little"), dtype, shape)
         flat = self._node("const", dtype, (len(data) // 4,), attrs=(ConstantTable(sha256(data).digest(), data),))
@@ -149,31 +152,31 @@ class Graph:
         return self.word(bits, dtype, shape)
 
     def iota(self, shape: Sequence[int], axis: int, start: int = 0, step: int = 1) -> Node:
-        """i32: start + step x coordinate along `axis`."""
+        """Returns i32 coordinates: start + step x coordinate along `axis`."""
         int_bits(start), int_bits(start + step * max(shape[axis] - 1, 0))
         strides = tuple(step if a == axis else 0 for a in range(len(shape)))
         return self._node("iota", I32, shape, attrs=(start, strides))
 
     def context(self, word: int) -> Node:
-        """i32 scalar: 0 round, 1 slot, 2 t."""
+        """Returns a word of the step's context as an i32 scalar: 0 is the round, 1 the slot, 2 the step t."""
         return self._node("context", I32, (), attrs=(word,))
 
     def random(self, count: int, stream: int) -> Node:
-        """i32 [count]: Philox words."""
+        """Returns i32 [count]: Philox words of a random stream."""
         return self._node("random", I32, (count,), attrs=(stream,))
 
     def draw(self, first: int, rows: int, length: int) -> Node:
-        """i32 [rows, length]: dataset rows first, first + 1, ... of this step's sample."""
+        """Returns i32 [rows, length]: dataset rows number first, first + 1, ... of this step's sample."""
         return self._node("draw", I32, (rows, length), attrs=(first,))
 
     # --- elementwise --------------------------------------------------------------------------------------
 
     def apply(self, op: Opcode, *args: Node, dtype: str) -> Node:
-        """One scalar operation on arguments broadcast to one shape."""
+        """Applies one scalar operation to arguments that are broadcast to one shape."""
         shape = broadcast_shape([a.shape for a in args])
         if all(a.kind == "imm" for a in args):
             return self.word(scalar.apply(op, *(a.attrs[0] for a in args)), dtype, shape)
-        # x * 1 is x bit for bit, but for a NaN's payload, which no f32 instruction returns.
+        # x * 1 equals x bit for bit except for NaN payloads, and no f32 instruction returns a NaN payload.
         if op == Opcode.FMUL and args[1].kind == "imm" and args[1].attrs[0] == scalar.ONE:
             return self.expand(args[0], shape)
         if op == Opcode.FMUL and args[0].kind == "imm" and args[0].attrs[0] == scalar.ONE:
@@ -193,7 +196,7 @@ class Graph:
     # --- views --------------------------------------------------------------------------------------------
 
     def permute(self, x: Node, order: Sequence[int]) -> Node:
-        """Axis i of the result is axis order[i] of x."""
+        """Transposes a node: axis i of the result is axis order[i] of x."""
         order = tuple(order)
         if x.kind == "permute":
             return self.permute(x.args[0], [x.attrs[0][i] for i in order])
@@ -212,7 +215,7 @@ class Graph:
         return self._uniform(x, shape) or self._node("reshape", x.dtype, shape, (x,))
 
     def expand(self, x: Node, shape: Sequence[int]) -> Node:
-        """Broadcast by torch's rules: leading axes are added, extents of 1 repeat."""
+        """Broadcasts by torch's rules: leading axes are added, extents of 1 repeat."""
         shape = tuple(shape)
         if shape == x.shape:
             return x
@@ -224,7 +227,7 @@ class Graph:
         return self._uniform(x, shape) or self._node("expand", x.dtype, shape, (x,))
 
     def slice(self, x: Node, axis: int, start: int, length: int, step: int = 1) -> Node:
-        """`length` coordinates start, start + step, ... of one axis."""
+        """Selects `length` coordinates start, start + step, ... of one axis."""
         if start == 0 and step == 1 and length == x.shape[axis]:
             return x
         shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
@@ -233,7 +236,9 @@ class Graph:
         return self._uniform(x, shape) or self._node("slice", x.dtype, shape, (x,), (axis, start, step))
 
     def window(self, x: Node, axis: int, count: int, step: int, size: int, dilation: int = 1) -> Node:
-        """One axis becomes two, [count, size]: coordinate i x step + j x dilation of x; windows may overlap."""
+        """Splits one axis into [count, size] windows: coordinate (i, j) is i x step + j x dilation of x; windows may
+        overlap.
+        """
         shape = (*x.shape[:axis], count, size, *x.shape[axis + 1 :])
         return self._uniform(x, shape) or self._node("window", x.dtype, shape, (x,), (axis, step, dilation))
 
@@ -247,9 +252,9 @@ class Graph:
     # --- the rest -----------------------------------------------------------------------------------------
 
     def fold(self, mode: Fold, axes: Sequence[int], *args: Node) -> Node:
-        """Chunked chain over the axes, which vanish; two equal shapes for `dot`, else one.
+        """Folds over the axes, which vanish; `dot` takes two nodes of equal shape, the other modes one.
 
-        More terms than a fold may have are folded by rows of `ROW_TERMS`, and the rows' results once more.
+        If there are more terms than a fold may have, folds rows of `ROW_TERMS` terms, then the rows' results.
         """
         axes = tuple(sorted(axes))
         rest = [i for i in range(len(args[0].shape)) if i not in axes]
@@ -262,7 +267,8 @@ class Graph:
 
     def _fold_by_rows(self, mode: Fold, shape: tuple[int, ...], terms: int, args: tuple[Node, ...]) -> Node:
         """Folds args [*shape, ...] over all axes after `shape`: first each row of ROW_TERMS terms and the shorter last
-        one, then their results."""
+        one, then their results.
+        """
         rank, whole = len(shape), terms // ROW_TERMS * ROW_TERMS
         flat = [self.reshape(a, (*shape, terms)) for a in args]
         rows = [self.reshape(self.slice(a, rank, 0, whole), (*shape, whole // ROW_TERMS, ROW_TERMS)) for a in flat]
@@ -274,14 +280,15 @@ class Graph:
         return self.fold(again, [rank], self.concat(results, rank))
 
     def quant(self, x: Node, width: int, *, stochastic: bool = False) -> tuple[Node, Node]:
-        """(codes i32 [*rows, C width], scales f32 [*rows, C]) of x [*rows, K], in groups of 4 `width` consecutive k.
+        """Quantises x [*rows, K] to codes i32 [*rows, C width] and scales f32 [*rows, C], in groups of 4 `width`
+        consecutive k.
 
-        The same tensor rounded twice is rounded by the same random words. A constant's are constants: of a frozen
-        weight its codes alone become part of the Program.
+        Stochastic rounding of the same tensor always uses the same random words. Codes and scales of a constant are
+        constants: a Program holds only the codes of a frozen weight, not the weight.
         """
         *rows, terms = x.shape
         groups = groups_of(terms, width)
-        # A single scale would be an immediate, and scales are read from memory.
+        # A single scale would become an immediate, but `qdot` reads scales from memory.
         if not stochastic and prod(rows) * groups > 1 and (table := self.table(x)) is not None:
             words, factors = tables.quantised(table, width)
             return self._words(words, I32), self._words(factors, F32)
@@ -292,7 +299,7 @@ class Graph:
         return codes, self._node("quant", F32, (*rows, groups), (x,), (Quant.SCALES, width, 0))
 
     def table(self, x: Node) -> NDArray[np.float32] | None:
-        """The values of a view of an f32 constant; None if x is computed."""
+        """Returns the values of a view of an f32 constant; None if x is computed."""
         if x.index in self._values:
             return self._values[x.index]
         if x.kind == "const" and x.dtype == F32:
@@ -308,7 +315,11 @@ class Graph:
         return base.transpose(x.attrs[0]) if x.kind == "permute" else base.reshape(x.shape)
 
     def residual_of(self, x: Node, codes: Node, scales: Node) -> Node | None:
-        """A constant without what its codes and scales stand for: no op, no constant of a Program by itself."""
+        """Returns the quantisation residual of a constant: its values minus the dequantised codes; None if x is
+        computed.
+
+        The residual is never emitted by itself: it serves as input of the next limb's quantisation.
+        """
         values, words, factors = self.table(x), self._values.get(codes.index), self._values.get(scales.index)
         if values is None or words is None or factors is None:
             return None
@@ -322,13 +333,14 @@ class Graph:
         return node
 
     def qdot(self, width: int, codes: Sequence[Node], scales: Sequence[Node]) -> Node:
-        """f32 [*out]: over groups in order, the integer sum of two operands' codes times both scales.
+        """Quantised dot product, f32 [*out]: sums over groups the integer dot product of two operands' codes times both
+        scales.
 
         Each operand's codes are [*rows, C width] and its scales [*rows, C]; the rows broadcast to `out`.
         """
         groups = scales[0].shape[-1]
         out = broadcast_shape([s.shape[:-1] for s in scales])
-        # The first word of every group: a group is what it reads from there on.
+        # Selects the first word of every group; `qdot` reads the rest of the group after it.
         firsts = [self.reshape(c, (*c.shape[:-1], groups, width)) for c in codes]
         firsts = [self.slice(f, len(f.shape) - 1, 0, 1) for f in firsts]
         firsts = [self.reshape(f, f.shape[:-1]) for f in firsts]
@@ -336,11 +348,13 @@ class Graph:
         return self._node("qdot", F32, out, args, (width,))
 
     def gather(self, table: Node, index: Node) -> Node:
-        """table [R, *shape], index i32 [*shape] -> [*shape]: row index of every column, +0 outside 0..R-1."""
+        """Looks up table [R, *shape] by index i32 [*shape] -> [*shape]: element `index` of every column; +0 outside
+        0..R-1.
+        """
         return self._node("gather", table.dtype, index.shape, (table, index))
 
     def concat(self, parts: Sequence[Node], axis: int) -> Node:
-        """Concatenates parts along an axis, without those that have no elements."""
+        """Concatenates parts along an axis; parts without elements are dropped."""
         parts = [p for p in parts if p.elements] or parts[:1]
         if len(parts) == 1:
             return parts[0]
@@ -353,7 +367,7 @@ class Graph:
 
 
 def broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape to which all broadcast."""
+    """Returns the common broadcast shape."""
     rank = max((len(s) for s in shapes), default=0)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     return tuple(max(column) for column in zip(*padded, strict=True))

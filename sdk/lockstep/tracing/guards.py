@@ -1,8 +1,8 @@
-"""Guards of libraries: conditions that only decide if an error is raised or a message is logged.
+"""Recognises guards: conditions that only decide whether an error is raised or a message is logged.
 
-A Program's control flow is fixed, so that a condition on data cannot choose. Where the statement that asks is an
-`assert`, or an `if` without `else` whose body raises or logs, the graph is the same for all data that pass, and the
-condition is taken as passed. A Program does not check it.
+A Program's control flow is fixed: no condition may depend on data. An `assert`, or an `if` without `else` whose body
+raises or logs, has the same graph for all data that pass the guard, so the trace assumes that they pass. The Program
+does not check the condition.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def passing_number(frame: FrameType | None) -> float | None:
 
 
 def _asked(frame: FrameType | None) -> Iterator[tuple[ast.Assert | ast.If, tuple[int | None, ...]]]:
-    """Each guard of the frame's file, with the places that the current instruction may stand for."""
-    # Modes of torch stand between the statement and its condition.
+    """Yields each guard of the frame's file, with the source positions to which the current instruction may belong."""
+    # Frames of torch modes lie between the statement and its condition.
     while frame is not None and frame.f_code.co_name == "__torch_function__":
         frame = frame.f_back
     if frame is None:
         return
     places = list(frame.f_code.co_positions())
-    # A jump has the place of its whole statement; the instruction before it made the value that it asks.
+    # A jump has the position of its whole statement; the instruction before the jump computed its condition.
     for at in (frame.f_lasti // 2, frame.f_lasti // 2 - 1):
         for statement in _guards(frame.f_code.co_filename):
             yield statement, places[at]
@@ -84,7 +84,7 @@ def _place(test: ast.expr) -> tuple[int | None, ...]:
 
 
 def _nots(test: ast.expr, place: tuple[int | None, ...]) -> int | None:
-    """The negations above the expression at a place of a test; None if it is not there as a condition."""
+    """Counts the negations above the expression at a source position in a test; None if it is not a condition there."""
     if _place(test) == place:
         return 0
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):

@@ -1,4 +1,4 @@
-"""Gradient hooks of parameters, on the tensors that stand in the parameters' places while a function is traced.
+"""Attaches the gradient hooks of parameters to the tensors that replace the parameters during a trace.
 
 weight.register_hook(lambda grad: grad * mask)        # fires in `gradient`, and is part of the Program
 """
@@ -16,12 +16,13 @@ from lockstep.protocol.errors import UsageError
 
 
 def hooked(leaves: Mapping[str, torch.Tensor], named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
-    """Registers the hooks of named parameters on the leaves of their names; others are frozen, and have no gradient.
+    """Registers the hooks of named parameters on the leaves of the same names; other parameters are frozen and get no
+    gradient.
 
     Raises UsageError, with the parameter's name, for a hook that needs `.grad`.
     """
     trained = {name: p for name, p in named if name in leaves}
-    standing = {p.untyped_storage()._cdata: (name, p) for name, p in trained.items()}
+    replaced = {p.untyped_storage()._cdata: (name, p) for name, p in trained.items()}
     for name, p in trained.items():
         # INVARIANT: a hook is part of the step, or its parameter is refused.
         if p._post_accumulate_grad_hooks:
@@ -35,24 +36,24 @@ def hooked(leaves: Mapping[str, torch.Tensor], named: Iterable[tuple[str, torch.
                 hint="hold its real view, torch.view_as_real, as the parameter: its hooks get what a step computes",
             )
         for hook in (p._backward_hooks or {}).values():
-            leaves[name].register_hook(_Standing(name, hook, standing, leaves))
+            leaves[name].register_hook(_RedirectedHook(name, hook, replaced, leaves))
 
 
-class _Standing(TorchDispatchMode):
-    """A hook, for which every parameter that it reads is the leaf that stands in its place."""
+class _RedirectedHook(TorchDispatchMode):
+    """A hook in which reads of a parameter are redirected to the traced leaf that replaces it."""
 
     def __init__(
         self,
         name: str,
         hook: Callable[[torch.Tensor], torch.Tensor | None],
-        standing: Mapping[int, tuple[str, torch.Tensor]],
+        replaced: Mapping[int, tuple[str, torch.Tensor]],
         leaves: Mapping[str, torch.Tensor],
     ) -> None:
         super().__init__()
-        self.name, self.hook, self.standing, self.leaves = name, hook, standing, leaves
+        self.name, self.hook, self.replaced, self.leaves = name, hook, replaced, leaves
 
     def __call__(self, grad: torch.Tensor) -> torch.Tensor | None:
-        """Returns the gradient that the hook gives in place of `grad`; None if the hook changes nothing."""
+        """Returns the hook's replacement of `grad`; None if the hook changes nothing."""
         with self:
             return self.hook(grad)
 
@@ -61,7 +62,7 @@ class _Standing(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _placed(self, x: torch.Tensor) -> torch.Tensor:
-        name, p = self.standing.get(x.untyped_storage()._cdata, ("", None))
+        name, p = self.replaced.get(x.untyped_storage()._cdata, ("", None))
         if p is None:
             return x
         # INVARIANT: no weight of the start is a constant of a step.

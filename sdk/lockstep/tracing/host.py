@@ -1,8 +1,8 @@
-"""Numbers that the host draws while a function is traced: a Program would hold one draw for ever.
+"""Detects random draws of the host during a trace: the Program would hold a single draw as a constant.
 
-The states of the process's generators are compared before and after: those of `random`, `numpy.random` and torch, of
-every `random.Random`, `numpy.random.Generator` and `RandomState` that is there before, and reads of the system's
-entropy. A generator that the function itself makes from a fixed seed draws the same in every step, and is allowed.
+Generator states are compared before and after: those of `random`, `numpy.random` and torch, and of every existing
+`random.Random`, `numpy.random.Generator` and `RandomState`. Reads of the system's entropy are detected too. A generator
+that the function itself creates from a fixed seed is allowed: it draws the same numbers in every step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 _CACHE = functools._lru_cache_wrapper
 _PACKAGES = ("sympy", "mpmath")
-"""Packages that torch asks about shapes: their draws are no model's."""
+"""Packages that torch uses for symbolic shapes: their draws do not come from the model."""
 _SITE = str(Path(torch.__file__).parent.parent)
 _OF_LIBRARIES = tuple(str(Path(_SITE, name)) for name in ("torch", "numpy", *_PACKAGES))
 _STANDARD = sysconfig.get_paths()["stdlib"]
@@ -45,7 +45,7 @@ _STATES: dict[type, tuple[str, Callable[[Any], Any]]] = {
     np.random.Generator: ("numpy.random.Generator", lambda g: g.bit_generator.state),
     torch.Generator: ("torch.Generator", lambda g: g.get_state().numpy()),
 }
-"""A generator's type to its name and what gives its state."""
+"""Maps a generator's type to (its name, a function that returns its state)."""
 
 
 _COUNTED: ContextVar[list[Any] | None] = ContextVar("counted", default=None)
@@ -53,10 +53,10 @@ _COUNTED: ContextVar[list[Any] | None] = ContextVar("counted", default=None)
 
 @contextmanager
 def counting_once() -> Iterator[None]:
-    """Traces inside look for generators among all objects once, and afterwards among those that are new.
+    """Lets the traces inside search all objects for generators once, and afterwards only new objects.
 
-    What was there stands outside of the collector until then (`gc.freeze`); where somebody else has put objects there,
-    every trace looks among all.
+    Objects that exist at the first search are excluded from garbage collection until then (`gc.freeze`). If other code
+    has frozen objects, every trace searches all objects.
     """
     if _COUNTED.get() is not None or gc.get_freeze_count():
         yield
@@ -70,7 +70,7 @@ def counting_once() -> Iterator[None]:
 
 
 def _watched() -> list[Any]:
-    """The generators and caches of this process."""
+    """Returns the generators and function caches of this process."""
     counted = _COUNTED.get()
     objects = gc.get_objects()
     found = list(compress(objects, map({*_STATES, _CACHE}.__contains__, map(type, objects))))
@@ -86,12 +86,12 @@ def _watched() -> list[Any]:
 
 
 class HostDraws:
-    """The generators of this process, watched; one for each trace."""
+    """Watches the generators of this process; one object for each trace."""
 
     def __init__(self) -> None:
         watched = _watched()
         self.caches = [c for c in watched if type(c) is _CACHE]
-        """Functions whose results are kept (`functools.lru_cache`)."""
+        """Functions with cached results (`functools.lru_cache`)."""
         found = [g for g in watched if type(g) is not _CACHE]
         own = getattr(sys.modules.get("sympy.core.random"), "rng", None)
         everywhere = [random._inst, np.random.mtrand._rand, torch.default_generator]
@@ -109,7 +109,7 @@ class HostDraws:
             return pickle.dumps(read(generator))
 
     def drawn(self) -> str | None:
-        """Returns the name of a generator that was drawn from since the last call; None if none was."""
+        """Returns the name of a generator that has drawn since the last call; None if none has."""
         states = [self._state(g) for g in self.generators]
         self.suspects = [g for g, a, b in zip(self.generators, self.states, states, strict=True) if a != b]
         self.states, entropy, self.entropy = states, self.entropy, False
@@ -119,11 +119,11 @@ class HostDraws:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Notes reads of the system's entropy by this thread, but for imports: seeds of generators without one."""
+        """Detects reads of the system's entropy by this thread, except during imports: seeds of unseeded generators."""
         thread, original = threading.get_ident(), os.urandom
 
         def urandom(size: int) -> bytes:
-            # torch imports parts of itself while it traces, and names them by uuid4: no second trace for these.
+            # Torch imports modules while it traces, and names some by uuid4; those draws must not cause a second trace.
             self.entropy |= threading.get_ident() == thread and not _imports(sys._getframe(1))
             return original(size)
 
@@ -137,11 +137,11 @@ class HostDraws:
     def located(
         self, run: Callable[[], None], place: Callable[[FrameType], Callable[[], tuple[str, str]]]
     ) -> list[str]:
-        """Runs once more, as far as the first draw: [what was drawn from, then what `place` of its line gives]; [] if
-        nothing is drawn.
+        """Runs the function again, up to the first draw, and returns [generator name, then what `place` gives for its
+        line]; [] if nothing is drawn.
 
-        After every line only the generators that the last call of `drawn` found are looked at, at the end all of them.
-        Draws of another thread, or of a module that was imported, are not there a second time.
+        After every line it checks only the generators that the last call of `drawn` found, at the end all of them.
+        Draws of another thread, or during an import, may not recur in this second run.
         """
         everything, self.generators, self.entropy = self.generators, self.suspects, False
         others = [self._state(g) for g in everything]
@@ -179,11 +179,11 @@ class HostDraws:
 
 
 class _Drawn(BaseException):
-    """A draw was found: the rest of the function need not run."""
+    """Raised when a draw was found, so that the rest of the function does not run."""
 
 
 def _imports(frame: FrameType | None) -> bool:
-    """True inside of an import by the function that is traced: it happens once and not in every step."""
+    """True inside an import statement of the traced function: an import runs once, not in every step."""
     while frame is not None and frame.f_code.co_filename != _CAPTURE:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -193,7 +193,7 @@ def _imports(frame: FrameType | None) -> bool:
 
 @functools.cache
 def _is_model(code: CodeType) -> bool:
-    """True of code that may draw on behalf of a model: neither of Python, torch, numpy nor this package."""
+    """True if the code may draw on behalf of a model: it belongs neither to Python, torch, numpy nor this package."""
     name = code.co_filename
     if name.startswith(_STANDARD):
         return "-packages" in name and not name.startswith(_OF_LIBRARIES)

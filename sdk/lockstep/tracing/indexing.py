@@ -1,4 +1,4 @@
-"""Rules: indexing - rows of a table, and what is added or written by index, as one-hot products."""
+"""Rules for indexing: reads rows of a table; adds or writes by index as one-hot matrix products."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lockstep.tracing.lowering import Lowering, rule
 from lockstep.tracing.reductions import product
 
 MAX_FACTORS = 64
-"""Coordinates of an axis that one place may be the product of."""
+"""Most sources per axis for a scatter that multiplies: each is one factor of a chain."""
 
 
 def take(low: Lowering, table: Node, index: Node) -> Node:
-    """table [R, *rest], index [*at] -> [*at, *rest]; rows outside 0..R-1 are zero."""
+    """Reads rows: table [R, *rest], index [*at] -> [*at, *rest]; rows outside 0..R-1 are zero."""
     rows, *rest = table.shape
     base = table
     while base.kind in VIEWS:
         base = base.args[0]
     if base.kind == "iota":
-        # A gather reads a tensor: positions become one.
+        # A gather reads its index from memory, so a computed index is stored first.
         table = low.i(Opcode.IADD, table, 0)
     out = (*index.shape, *rest)
     above = low.graph.reshape(table, (rows, *(1,) * len(index.shape), *rest))
@@ -33,7 +33,7 @@ def take(low: Lowering, table: Node, index: Node) -> Node:
 
 
 def scattered(low: Lowering, grad: Node, index: Node, rows: int, skip: int = -1) -> Node:
-    """grad [*at, *rest] summed into [rows, *rest] by index [*at]: a one-hot matrix product."""
+    """Sums grad [*at, *rest] into [rows, *rest] by index [*at], as a product with a one-hot matrix."""
     count = prod(index.shape)
     rest = grad.shape[len(index.shape) :]
     columns = prod(rest)
@@ -66,7 +66,7 @@ def index_select(low: Lowering, x: Node, dim: int, index: Node) -> Node:
 
 @rule("index_add")
 def index_add(low: Lowering, x: Node, dim: int, index: Node, source: Node, alpha: float = 1) -> Node:
-    """x with alpha times the source's rows of one axis added at the index."""
+    """x plus alpha times the source, added to the rows of one axis that the index names."""
     dim = dim % len(x.shape)
     order = [dim, *(i for i in range(len(x.shape)) if i != dim)]
     sums = scattered(low, low.graph.permute(source, order), index, x.shape[dim])
@@ -79,7 +79,7 @@ def index_add(low: Lowering, x: Node, dim: int, index: Node, source: Node, alpha
 
 @rule("index_fill.int_Scalar")
 def index_fill(low: Lowering, x: Node, dim: int, index: Node, value: float) -> Node:
-    """x with one value at the places of one axis."""
+    """x with one value at the indexed rows of one axis."""
     dim, n, count = dim % max(len(x.shape), 1), x.shape[dim] if x.shape else 1, index.elements
     named = low.graph.reshape(_wrapped(low, index, n), (1, count))
     hits = low.graph.fold(Fold.ISUM, [1], low.test(Opcode.IEQ, low.graph.iota((n, count), 0), named))
@@ -93,24 +93,26 @@ def _wrapped(low: Lowering, index: Node, rows: int) -> Node:
 
 @dataclass(frozen=True)
 class _Places:
-    """The places that several index tensors name together: rows of the indexed axes, moved to the front and merged."""
+    """The positions that several index tensors name together: rows of the indexed axes, moved to the front and
+    merged.
+    """
 
     index: Node
-    """i32 [*at]: rows 0 .. prod(extents) - 1."""
+    """i32 [*at]: positions 0 .. prod(extents) - 1."""
     order: tuple[int, ...]
-    """Axes of x: the indexed ones, then the rest."""
+    """Axes of x: the indexed axes first, then the rest."""
     extents: tuple[int, ...]
     """Extents of the indexed axes."""
     at: int
-    """Axis of the result where the index's axes stand."""
+    """Position in the result at which the axes of the index begin."""
 
     def rows(self, low: Lowering, x: Node) -> Node:
-        """x as [prod(extents), *rest]."""
+        """Returns x as [prod(extents), *rest]."""
         moved = low.graph.permute(x, self.order)
         return low.graph.reshape(moved, (prod(self.extents), *moved.shape[len(self.extents) :]))
 
     def of_result(self) -> list[int]:
-        """[*at, *rest] -> the order in which torch has them."""
+        """Returns the permutation from [*at, *rest] to torch's order of the result's axes."""
         count, rest = len(self.index.shape), len(self.order) - len(self.extents)
         axes = list(range(count, count + rest))
         return [*axes[: self.at], *range(count), *axes[self.at :]]
@@ -133,14 +135,16 @@ def _places(low: Lowering, x: Node, indices: Sequence[Node | None]) -> _Places:
 
 @rule("index.Tensor")
 def index_tensor(low: Lowering, x: Node, indices: Sequence[Node | None]) -> Node:
-    """x[..., index, index, ...]."""
+    """Advanced indexing: x[..., index, index, ...]."""
     places = _places(low, x, indices)
     return low.graph.permute(take(low, places.rows(low, x), places.index), places.of_result())
 
 
 @rule("index_put")
 def index_put(low: Lowering, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
-    """x with values added at, or written to, places; of several values written to one place, their sum."""
+    """x with values added to, or written at, the indexed positions; several values written to one position are
+    summed.
+    """
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == BOOL and values.elements == 1:
         mask = low.graph.reshape(indices[0], (*indices[0].shape, *(1,) * (len(x.shape) - len(indices[0].shape))))
         value = low.graph.reshape(low.cast(values, low.dtype), ())
@@ -167,7 +171,7 @@ def index_put(low: Lowering, x: Node, indices: Sequence[Node | None], values: No
 
 @rule("gather")
 def gather(low: Lowering, x: Node, dim: int, index: Node, sparse_grad: bool = False) -> Node:
-    """x[..., index[...], ...] along one axis."""
+    """Gathers along one axis: x[..., index[...], ...]."""
     dim = dim % max(len(x.shape), 1)
     for axis, n in enumerate(index.shape):
         if axis != dim:
@@ -180,14 +184,14 @@ def gather(low: Lowering, x: Node, dim: int, index: Node, sparse_grad: bool = Fa
 
 
 def _cut(low: Lowering, x: Node, dim: int, index: Node) -> Node:
-    """The part of x that a scatter along `dim` can reach."""
+    """Returns the part of x that a scatter along `dim` can reach: the index's extents on the other axes."""
     for axis, n in enumerate(index.shape):
         x = x if axis == dim else low.graph.slice(x, axis, 0, n)
     return x
 
 
 def _put_back(low: Lowering, x: Node, part: Node) -> Node:
-    """x with its first coordinates, of a part's extents, replaced."""
+    """Returns x with the leading part of its coordinates replaced by `part`."""
     for axis in reversed([i for i, n in enumerate(part.shape) if n != x.shape[i]]):
         outer = x
         for other in range(axis):
@@ -198,7 +202,7 @@ def _put_back(low: Lowering, x: Node, part: Node) -> Node:
 
 
 def _along_last(low: Lowering, x: Node, dim: int, index: Node) -> tuple[list[int], Node]:
-    """(axes with `dim` last, bool [..., rows, count]: 1 where an index names a row)."""
+    """Returns (axes with `dim` last, bool [..., rows, count]: 1 where an index names the row)."""
     order = [*(i for i in range(len(x.shape)) if i != dim), dim]
     at = low.graph.permute(index, order)
     outer, count = at.shape[:-1], at.shape[-1]
@@ -208,7 +212,7 @@ def _along_last(low: Lowering, x: Node, dim: int, index: Node) -> tuple[list[int
 
 
 def _scattered_along(low: Lowering, order: Sequence[int], hit: Node, source: Node) -> Node:
-    """The sum by row of a source [..., count], in the axes' own order."""
+    """Sums source [..., count] by row, and restores the order of the axes."""
     last = len(order) - 1
     terms = low.graph.permute(source, order)
     spread = low.graph.expand(low.graph.reshape(terms, (*terms.shape[:-1], 1, terms.shape[-1])), hit.shape)
@@ -221,24 +225,24 @@ def _scattered_along(low: Lowering, order: Sequence[int], hit: Node, source: Nod
 
 @dataclass(frozen=True)
 class _Scatter:
-    """A scatter along one axis: the places that it reaches, and the source of each."""
+    """A scatter along one axis: its target, and a one-hot matrix of positions and sources."""
 
     x: Node
-    """The reached part of the target."""
+    """The part of the target that the scatter can reach."""
     source: Node
     order: list[int]
     hit: Node
 
     def sums(self, low: Lowering, source: Node | None = None) -> Node:
-        """Returns, for each place, the sum of its sources."""
+        """Returns the sum of the sources of each position."""
         return _scattered_along(low, self.order, self.hit, self.source if source is None else source)
 
     def written(self, low: Lowering) -> Node:
-        """1 where at least one source is put."""
+        """Returns a bool: 1 where at least one source is written."""
         return low.test(Opcode.FLT, 0.0, self.sums(low, low.graph.number(1.0, F32, self.source.shape)))
 
     def extremum(self, low: Lowering, mode: Fold) -> Node:
-        """Returns, for each place, the extreme of its sources; an infinity if there is none."""
+        """Returns the extremum of the sources of each position; an infinity if there is no source."""
         terms = low.graph.permute(self.source, self.order)
         spread = low.graph.expand(low.graph.reshape(terms, (*terms.shape[:-1], 1, terms.shape[-1])), self.hit.shape)
         none = float("-inf") if mode == Fold.MAX else float("inf")
@@ -246,7 +250,7 @@ class _Scatter:
         return low.graph.permute(found, [self.order.index(i) for i in range(len(self.order))])
 
     def product(self, low: Lowering) -> Node:
-        """The product of what is put at each place, factor by factor; 1 where nothing is."""
+        """Returns the product of the sources of each position, factor by factor; 1 if there is no source."""
         terms = low.graph.permute(self.source, self.order)
         spread = low.graph.expand(low.graph.reshape(terms, (*terms.shape[:-1], 1, terms.shape[-1])), self.hit.shape)
         factors = low.select(self.hit, spread, 1.0, F32)
@@ -283,7 +287,7 @@ def scatter_add(low: Lowering, x: Node, dim: int, index: Node, source: Node) -> 
 
 @rule("scatter.src", "scatter.value")
 def scatter(low: Lowering, x: Node, dim: int, index: Node, source: Node | float) -> Node:
-    """x with the source written to index[...] along one axis; of several sources for one place, their sum."""
+    """x with the source written at index[...] along one axis; several sources for one position are summed."""
     at = _scatter_of(low, x, dim, index, source)
     return _put_back(low, x, low.select(at.written(low), at.sums(low), at.x, low.dtype))
 
@@ -292,8 +296,9 @@ def scatter(low: Lowering, x: Node, dim: int, index: Node, source: Node | float)
 def scatter_reduce(
     low: Lowering, x: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True
 ) -> Node:
-    """Returns x with the sum, mean, product or extreme of each place's sources, including the old value unless
-    `include_self` is False."""
+    """Returns x with the sum, mean, product or extremum of each position's sources; the old value is included unless
+    `include_self` is False.
+    """
     if low.dtype != F32:
         raise LoweringError(f"a scattered {reduce} of {low.dtype} is not supported", hint="convert to float32 first")
     at = _scatter_of(low, x, dim, index, source)
@@ -317,7 +322,7 @@ def scatter_reduce(
 
 @rule("bucketize.Tensor")
 def bucketize(low: Lowering, x: Node, boundaries: Node, *, out_int32: bool = False, right: bool = False) -> Node:
-    """The number of boundaries below x, or not above it."""
+    """Counts the boundaries below each x (with `right`: at or below it)."""
     (n,) = boundaries.shape
     values = low.graph.reshape(x, (*x.shape, 1))
     below = low.test(Opcode.FLE if right else Opcode.FLT, boundaries, values)
@@ -326,7 +331,7 @@ def bucketize(low: Lowering, x: Node, boundaries: Node, *, out_int32: bool = Fal
 
 @rule("bucketize.Scalar")
 def bucketize_scalar(low: Lowering, x: float, boundaries: Node, **options: bool) -> Node:
-    """The number of boundaries below a number, or not above it."""
+    """Counts the boundaries below a number (with `right`: at or below it)."""
     return bucketize(low, low.cast(x, F32), low.cast(boundaries, F32), **options)
 
 
@@ -341,7 +346,9 @@ def searchsorted(
     side: str | None = None,
     sorter: Node | None = None,
 ) -> Node:
-    """The number of elements of a sorted row below each value, or not above it; a row of values may have its own."""
+    """Counts the elements of a sorted row below each value (with `right`: at or below it); each row of values may have
+    its own sorted row.
+    """
     if sorter is not None:
         ordered = gather(low, ordered, -1, sorter)
     dtype = F32 if isinstance(x, float) or F32 in (ordered.dtype, getattr(x, "dtype", I32)) else I32

@@ -1,7 +1,7 @@
 """Computes, while a function is traced, the values of constants and of everything that depends on constants alone.
 
-A fake tensor has no value. Beside each that depends on no input a real one is computed, so that conditions and shapes
-that depend on constants (positions, masks, buffers) are what they are in eager torch.
+A fake tensor has no value. For each fake tensor that depends on no input, a real tensor is computed too. Conditions and
+shapes that depend on constants (positions, masks, buffers) are then the same as in eager torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lockstep.tracing.graph import Origin
 from lockstep.tracing.host import HINT
 
 MAX_ELEMENTS = 1 << 18
-"""The largest constant whose value is followed."""
+"""Largest number of elements of a constant whose value is tracked."""
 _A = torch.ops.aten
 _VALUES = (_A._local_scalar_dense.default, _A.equal.default)
 """Operations whose result is a Python value."""
@@ -34,49 +34,52 @@ _SHAPED_BY_VALUES = (
     _A.nonzero.default, _A.masked_select.default, _A.repeat_interleave.Tensor, _A.bincount.default,
     _A._unique2.default, _A.unique_dim.default, _A.unique_consecutive.default,
 )  # fmt: skip
-"""Operations whose result's shape depends on values: of known ones the result is a constant."""
+"""Operations whose result's shape depends on values; on constants they give a constant."""
 _LIFTS = (_A.lift.default, _A.lift_fresh.default, _A.lift_fresh_copy.default)
-"""Operations whose argument the traced function itself has made of numbers."""
+"""Operations that wrap a tensor which the traced function has created from Python numbers."""
 _PUTS = (_A.index_put.default, _A.index_put_.default, _A._index_put_impl_.default, _A._unsafe_index_put.default)
 UNKEPT_WRITE = "a write to a tensor that is no part of the state"
 UNKEPT_HINT = "buffers are constants of a Program: pass what changes to the function, and return it"
 WIDE = {torch.float64, torch.float16, torch.bfloat16}
-"""Types of floats that are taken as float32 where they meet data."""
+"""Float types that are converted to float32 when they are combined with data."""
 
 
 class KnownValues(TorchDispatchMode):
-    """Follows the values of constants; one for each trace."""
+    """Tracks the values of constants; one object for each trace."""
 
     def __init__(
         self, place: Callable[[], str] = str, origin: Callable[[], Origin] = Origin, *, zeros_have_values: bool = False
     ) -> None:
-        """`place`: of the user's line that is traced; `origin`: the same, with its module; `zeros_have_values`:
-        tangents of zero are usual tensors."""
+        """`place` returns the user's line that is traced, `origin` also its module.
+
+        `zeros_have_values`: zero tangents are ordinary tensors.
+        """
         super().__init__()
         self._place_of, self._origin_of = place, origin
         self.unkept: tuple[str, Origin] | None = None
-        """The first write to a tensor from outside of the trace, in words, and its origin; None: there was none."""
+        """The first write to a tensor from outside of the trace: (description, origin); None if there was none."""
         self._zeros_have_values = zeros_have_values
         self.tangents = False
-        """True once forward-mode differentiation made a zero without values."""
+        """True once forward-mode differentiation has created a zero tensor without values."""
         self.narrowed: tuple[str, str] | None = None
-        """The first type that was taken as another, in words, and the line that asked for it; None: none was."""
+        """The first type conversion: (description, the line that asked for the type); None if there was none."""
         self.sized_at: str | None = None
-        """The line of the first operation whose result's shape depends on data; None: there is none."""
+        """The line of the first operation whose result's shape depends on data; None if there was none."""
         self._values: Any = WeakTensorKeyDictionary()
         self._written: set[int] = set()
-        """Storages of values that something unknown was written to."""
+        """Storages of tracked values into which data were written: their values are no longer known."""
         self.writes: Counter[int] = Counter()
-        """Writes to each storage."""
+        """Number of writes to each storage."""
         self._outside: dict[int, torch.Tensor] = {}
-        """Tensors with values from outside of the trace that an operation has read, by their storages."""
+        """Tensors from outside of the trace that an operation has read, by their storages."""
         self._large: Any = WeakTensorKeyDictionary()
-        """Constants that are too large to be followed, or computed of such."""
+        """Constants that are too large to be tracked, and constants computed from such."""
 
     def real(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The value of a tensor that depends on no input; None if it has none, or a large one."""
+        """Returns the value of a tensor that depends on no input; None if it depends on one or is too large."""
         if not isinstance(x, FakeTensor) and functorch.is_functorch_wrapped_tensor(x):
-            # A row of a batch has no value; what torch.func differentiates is what it was given.
+            # A row of a batch has no value of its own; a tensor wrapped by torch.func has the value of the wrapped
+            # tensor.
             return None if functorch.is_batchedtensor(x) else self.real(functorch.get_unwrapped(x))
         value = self._values.get(x) if isinstance(x, FakeTensor) else x
         if value is None or value.is_meta or type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
@@ -86,7 +89,7 @@ class KnownValues(TorchDispatchMode):
         return value  # not detached: a mode below would make that a fake
 
     def is_constant(self, x: torch.Tensor) -> bool:
-        """True of a tensor that depends on no input, whether its value is known or not."""
+        """True if a tensor depends on no input, even if its value is not tracked."""
         return not isinstance(x, FakeTensor) or self.real(x) is not None or x in self._large
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -124,7 +127,7 @@ class KnownValues(TorchDispatchMode):
             self._outside.update({x.untyped_storage()._cdata: x for x in outside})
         if any(self._is_outside(x) for x in written_to(func, given, named)):
             self.unkept = self.unkept or (f"{UNKEPT_WRITE} ({str(func).removesuffix('.default')})", self._origin_of())
-            # A copy is written to: the trace ends with a refusal, and the user's tensor keeps its value.
+            # The write goes to a copy: the trace ends with a refusal, and the user's tensor keeps its value.
             given, named = tree_map(self._copied, (given, named))
             args, kwargs = tree_map(lambda x: x if isinstance(x, FakeTensor) else self._copied(x), (args, kwargs))
         result = func(*args, **(kwargs or {}))
@@ -141,7 +144,7 @@ class KnownValues(TorchDispatchMode):
             return x.clone()
 
     def note(self, what: str) -> None:
-        """Remembers what was taken as something else, if it is the first."""
+        """Records the first type conversion."""
         self.narrowed = self.narrowed or (what, self._place_of())
 
     def _meets_data(self, func: Any, leaves: list[Any]) -> bool:
@@ -149,7 +152,9 @@ class KnownValues(TorchDispatchMode):
         return not all(map(self.is_constant, tensors)) or torch.Tag.nondeterministic_seeded in func.tags
 
     def _refuse_write(self, func: Any, args: Any) -> None:
-        """Raises LoweringError for a write to a constant: what is read later is that tensor, and none of float32."""
+        """Raises LoweringError for a write of data to a constant of another dtype: later reads would not see a
+        float32.
+        """
         for given, argument in zip(args, func._schema.arguments, strict=False):
             written = argument.alias_info is not None and argument.alias_info.is_write
             if written and any(map(_is_narrowed, tree_leaves(given))):
@@ -157,8 +162,10 @@ class KnownValues(TorchDispatchMode):
                 raise LoweringError(f"a write of data to a constant of {kind} ({func})", hint="make it of float32")
 
     def _narrow(self, func: Any, leaves: list[Any]) -> list[Any]:
-        """The arguments of an operation on data, constants rounded once and types that a Program has."""
-        told = func is _A._to_copy.default
+        """Returns the arguments of an operation on data, with constants rounded once and dtypes replaced by those of a
+        Program.
+        """
+        explicit = func is _A._to_copy.default
         floats = any(isinstance(x, torch.Tensor) and x.dtype == torch.float32 for x in leaves)
         found: list[Any] = []
         for x in leaves:
@@ -166,13 +173,13 @@ class KnownValues(TorchDispatchMode):
             if not _is_narrowed(x) or (isinstance(x, torch.Tensor) and not self.is_constant(x)):
                 found.append(x)
                 continue
-            if told or isinstance(x, torch.dtype) or (asked == torch.float64 and x.dim() > 0) or not floats:
+            if explicit or isinstance(x, torch.dtype) or (asked == torch.float64 and x.dim() > 0) or not floats:
                 self.note(f"{asked} is taken as {torch.float32}")
             found.append(torch.float32 if isinstance(x, torch.dtype) else _A._to_copy.default(x, dtype=torch.float32))
         return found
 
     def _placed(self, indices: Any) -> list[Any]:
-        """The indices, a known mask as the places where it holds."""
+        """Returns the indices with each constant mask replaced by the positions at which it is true."""
         placed: list[Any] = []
         for index in indices:
             value = None if index is None or index.dtype != torch.bool else self.real(index)
@@ -219,24 +226,24 @@ def written_to(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 def following() -> KnownValues | None:
-    """The values that the trace in progress knows; None outside of one."""
+    """Returns the tracked values of the trace in progress; None outside of a trace."""
     return next((m for m in reversed(_get_current_dispatch_mode_stack()) if isinstance(m, KnownValues)), None)
 
 
 def _puts_several(_x: Any, _indices: Any, values: torch.Tensor, accumulate: bool = False, *_unsafe: bool) -> bool:
-    """True if each place gets a value of its own: one value for all is a choice by the mask."""
+    """True if each position gets its own value. A single value for all positions is a selection by the mask."""
     return accumulate or (values.dim() > 0 and all(isinstance(n, int) for n in values.shape) and values.numel() > 1)
 
 
 def _is_narrowed(x: Any) -> bool:
-    """True of a type, or a tensor of one, that is taken as another where it meets data."""
+    """True for a dtype, or a tensor of a dtype, that is converted when it is combined with data."""
     if isinstance(x, torch.dtype):
         return x in WIDE
     return isinstance(x, torch.Tensor) and x.dtype in WIDE
 
 
 def _is_pure(func: Any) -> bool:
-    """True if an operation computes its result of its arguments alone, and writes to none."""
+    """True if the operation is a pure function of its arguments."""
     return (
         func.namespace == "aten" and not func._schema.is_mutable and torch.Tag.nondeterministic_seeded not in func.tags
     )

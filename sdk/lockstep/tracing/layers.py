@@ -1,4 +1,4 @@
-"""Rules: layers whose kernels torch would choose itself - norms, softmax, losses, embedding - and their gradients."""
+"""Rules for layers whose kernels torch would select itself: norms, softmax, losses, embedding, with their gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def _last(x: Node, shape: Sequence[int]) -> tuple[int, ...]:
 def layer_norm(
     low: Lowering, x: Node, shape: Sequence[int], weight: Node | None, bias: Node | None, eps: float
 ) -> tuple[Node, Node, Node]:
-    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba 2016, equation 4); with mean and 1 / sqrt(...)."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba 2016, equation 4).
+
+    Returns (result, mean, 1 / sqrt(variance + eps)).
+    """
     axes = _last(x, shape)
     mean = average(low, x, axes)
     centred = low.f(Opcode.FSUB, x, mean)
@@ -49,11 +52,11 @@ def layer_norm_backward(
     bias: Node | None,
     wanted: Sequence[bool],
 ) -> tuple[Node, Any, Any]:
-    """Gradients of x, weight, bias."""
+    """Returns the gradients of x, weight and bias."""
     axes = _last(x, shape)
     outer = tuple(range(len(x.shape) - len(shape)))
     normed = low.f(Opcode.FMUL, low.f(Opcode.FSUB, x, mean), rstd)
-    # The sum of grad * weight * normed reads the forward's own output where there is no bias.
+    # Without a bias, the sum of grad * weight * normed uses the forward's own output.
     scaled = normed if weight is None else low.f(Opcode.FMUL, normed, weight)
     inner = grad if weight is None else low.f(Opcode.FMUL, grad, weight)
     along = average(low, low.f(Opcode.FMUL, grad, scaled), axes)
@@ -68,7 +71,7 @@ def layer_norm_backward(
 
 
 LARGEST = 3.4028234663852886e38
-"""The largest float."""
+"""The largest finite float32."""
 
 
 def _peak(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
@@ -77,7 +80,7 @@ def _peak(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
 
 @rule("_softmax")
 def softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
-    """exp(x - max) / sum."""
+    """exp(x - max) / sum(exp(x - max)) along an axis."""
     axes = low.axes(x, dim)
     raised = low.f(Opcode.FEXP, low.f(Opcode.FSUB, x, _peak(low, x, axes)))
     return _weights(low, raised, total(low, raised, axes))
@@ -91,12 +94,12 @@ def _weights(low: Lowering, raised: Node, mass: Node) -> Node:
 
 @rule("_safe_softmax")
 def safe_softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
-    """Computes a softmax that gives zeros for a row of -inf, as attention needs where nothing is visible."""
+    """Softmax that gives zeros for a row of -inf; attention needs it for a query without visible keys."""
     axes = low.axes(x, dim)
     if not may_be_empty(low, x, axes):
         return softmax(low, x, dim)
     raised = low.f(Opcode.FEXP, low.f(Opcode.FSUB, x, low.f(Opcode.FMAX, _peak(low, x, axes), -LARGEST)))
-    # The largest term of any other row is exp(0), so that its sum is at least 1.
+    # The largest term of every other row is exp(0), so its sum is at least 1.
     return _weights(low, raised, low.f(Opcode.FMAX, total(low, raised, axes), 1.0))
 
 
@@ -128,7 +131,7 @@ def logsumexp(low: Lowering, x: Node, dims: Any, keepdim: bool = False) -> Node:
     axes = low.axes(x, dims)
     peak = _peak(low, x, axes)
     if may_be_infinite(low, x, axes):
-        # Beside a finite one, exp(-inf) is 0 and exp(inf) is inf, and so is what comes of it.
+        # Next to a finite value, exp(-inf) = 0 and exp(inf) = inf already give the correct result.
         peak = low.f(Opcode.FMIN, low.f(Opcode.FMAX, peak, -LARGEST), LARGEST)
     terms = total(low, low.f(Opcode.FEXP, low.f(Opcode.FSUB, x, peak)), axes)
     return low.graph.reshape(low.f(Opcode.FADD, peak, low.f(Opcode.FLOG, terms)), low.shape)
@@ -137,11 +140,11 @@ def logsumexp(low: Lowering, x: Node, dims: Any, keepdim: bool = False) -> Node:
 # --- losses ------------------------------------------------------------------------------------------------
 
 NONE, MEAN, SUM = 0, 1, 2
-"""Reductions of a loss, as torch numbers them."""
+"""Codes of a loss's reduction, as in torch."""
 
 
 def reduced(low: Lowering, each: Node, reduction: int) -> Node:
-    """The loss of each element, their mean, or their sum."""
+    """Returns the loss of each element, their mean, or their sum."""
     if reduction == NONE:
         return each
     axes = tuple(range(len(each.shape)))
@@ -152,7 +155,7 @@ def reduced(low: Lowering, each: Node, reduction: int) -> Node:
 def nll_loss(
     low: Lowering, log_p: Node, target: Node, weight: Node | None, reduction: int, ignore: int
 ) -> tuple[Node, Node]:
-    """-weight[target_i] log_p[i, target_i], reduced over the targets that are not `ignore`; with their total weight."""
+    """-weight[target_i] log_p[i, target_i], reduced over targets other than `ignore`. Returns (loss, total weight)."""
     last = len(log_p.shape) - 1
     table = low.graph.permute(log_p, [last, *range(last)])
     counted = low.negation(low.test(Opcode.IEQ, target, ignore))
@@ -181,7 +184,7 @@ def nll_loss_backward(
     ignore: int,
     count: Node,
 ) -> Node:
-    """-weight grad at the target's class, 0 elsewhere."""
+    """Returns -weight grad at the target's class, 0 elsewhere."""
     each = low.f(Opcode.FNEG, low.f(Opcode.FDIV, grad, count) if reduction == MEAN else grad)
     if weight is not None:
         each = low.f(Opcode.FMUL, each, take(low, weight, target))
@@ -204,7 +207,7 @@ def mse_loss(low: Lowering, x: Node, target: Node, reduction: int = MEAN) -> Nod
 
 @rule("mse_loss_backward")
 def mse_loss_backward(low: Lowering, grad: Node, x: Node, target: Node, reduction: int) -> Node:
-    """2 grad (x - target), over the number of elements for a mean."""
+    """2 grad (x - target), divided by the number of elements for a mean."""
     factor = 2 / prod(low.shape) if reduction == MEAN else 2.0
     return low.f(Opcode.FMUL, low.f(Opcode.FMUL, grad, factor), low.f(Opcode.FSUB, x, target))
 
@@ -220,7 +223,7 @@ def embedding(low: Lowering, weight: Node, index: Node, *_args: Any, **_kwargs: 
 
 @rule("embedding_dense_backward")
 def embedding_backward(low: Lowering, grad: Node, index: Node, rows: int, padding: int, by_frequency: bool) -> Node:
-    """grad summed by row: a one-hot matrix times grad."""
+    """Sums grad by row of the table: a one-hot matrix times grad."""
     if by_frequency:
         raise LoweringError(
             "an embedding gradient scaled by frequency is not supported", hint="leave scale_grad_by_freq off"

@@ -1,4 +1,4 @@
-"""Rules: triangular systems of equations."""
+"""Rules for triangular systems of linear equations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from lockstep.tracing.reductions import product
 def solve_triangular(
     low: Lowering, a: Node, b: Node, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Node:
-    """x [..., N, K] with a x = b, a [..., N, N] triangular; or x a = b. The other half of a is not read."""
+    """Solves a x = b (or x a = b) for x [..., N, K]; a [..., N, N] is triangular, and its other half is not read."""
     rank = len(low.shape)
     last = [*range(rank - 2), rank - 1, rank - 2]
     batch = low.shape[:-2]
     a, b = (low.graph.expand(x, (*batch, *x.shape[-2:])) for x in (a, b))
     if not left:
-        # x a = b is a^T x^T = b^T.
+        # x a = b is equivalent to a^T x^T = b^T.
         a, b, upper = low.graph.permute(a, last), low.graph.permute(b, last), not upper
     if upper:
-        # From the last row to the first, it is a lower one.
+        # Reversing rows and columns turns an upper triangular matrix into a lower one.
         a, b = low.graph.flip(a, [rank - 2, rank - 1]), low.graph.flip(b, [rank - 2])
     x = product(low, _inverse(low, a, unitriangular), b)
     if upper:
@@ -30,10 +30,10 @@ def solve_triangular(
 
 
 def _inverse(low: Lowering, a: Node, unitriangular: bool) -> Node:
-    """The inverse of lower triangular matrices [..., N, N], by halves (Higham 2002, section 14.2.2, equation 14.15).
+    """Inverts lower triangular matrices [..., N, N] by halves (Higham 2002, section 14.2.2, equation 14.15).
 
-    The inverse of [[A, 0], [C, B]] is [[A^-1, 0], [-B^-1 C A^-1, B^-1]]: from blocks of one element to the whole in
-    log2(N) levels of two products each, where substitution would take N.
+    The inverse of [[A, 0], [C, B]] is [[A^-1, 0], [-B^-1 C A^-1, B^-1]]. From blocks of one element to the whole it
+    takes log2(N) levels of two products each, where substitution would take N steps.
     """
     g, (*batch, n, _) = low.graph, a.shape
     lead = len(batch)
@@ -42,7 +42,7 @@ def _inverse(low: Lowering, a: Node, unitriangular: bool) -> Node:
     found = g.number(1.0, F32, diagonal.shape) if unitriangular else low.f(Opcode.FDIV, 1.0, diagonal)
     whole = 1 << max(n - 1, 0).bit_length()
     if whole > n:
-        # Rows of the identity, so that halves are equal.
+        # Pads with rows of the identity, so that both halves have equal size.
         a = _bordered(low, a, whole)
         ones = g.number(1.0, F32, (*batch, whole - n, 1, 1))
         found = g.concat([found, ones], lead)
@@ -62,7 +62,9 @@ def _inverse(low: Lowering, a: Node, unitriangular: bool) -> Node:
 
 
 def _blocks(low: Lowering, a: Node, n: int, size: int, row: int, column: int) -> Node:
-    """[..., N / size, S, S]: of each block of `size` on the diagonal, the square that begins at (row, column)."""
+    """Returns [..., N / size, S, S]: for each diagonal block of `size`, the square that begins at (row, column)
+    in it.
+    """
     g, (*batch, _, _) = low.graph, a.shape
     lead, count, side = len(batch), n // size, max(size - max(row, column), 1)
     cut = g.reshape(a, (*batch, count, size, count, size))
@@ -74,7 +76,7 @@ def _blocks(low: Lowering, a: Node, n: int, size: int, row: int, column: int) ->
 
 
 def _bordered(low: Lowering, a: Node, whole: int) -> Node:
-    """Matrices with zeros beside and below them: nothing reads what stands on the diagonal there."""
+    """Pads matrices with zeros to the right and below; the padding of the diagonal is never read."""
     g, (*batch, n, _) = low.graph, a.shape
     lead = len(batch)
     wide = g.concat([a, g.number(0.0, F32, (*batch, n, whole - n))], lead + 1)

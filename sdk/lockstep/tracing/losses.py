@@ -1,4 +1,4 @@
-"""Rules: losses besides the squared error and the log-likelihood of classes (`layers.py`)."""
+"""Rules for losses other than the squared error and the negative log-likelihood (`layers.py`)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def bce_with_logits(
 
 
 _FLOOR = -100.0
-"""The least logarithm of a probability, as in torch."""
+"""Lower bound on the logarithm of a probability, as in torch."""
 
 
 @rule("binary_cross_entropy")
@@ -120,19 +120,19 @@ def soft_margin_loss_backward(low: Lowering, grad: Node, x: Node, target: Node, 
 
 
 def _classes_last(low: Lowering, x: Node) -> Node:
-    """[N, C, ...] -> [N, ..., C]."""
+    """Moves the class axis last: [N, C, ...] -> [N, ..., C]."""
     return low.graph.permute(x, [0, *range(2, len(x.shape)), 1])
 
 
 @rule("nll_loss2d_forward")
 def nll_loss_of_images(low: Lowering, log_p: Node, *rest: Any) -> tuple[Node, Node]:
-    """-log_p[n, target, ...], reduced over the positions whose target is not `ignore`; with their number."""
+    """-log_p[n, target, ...], reduced over the positions whose target is not `ignore`. Returns (loss, their number)."""
     return nll_loss(low, _classes_last(low, log_p), *rest)
 
 
 @rule("nll_loss2d_backward")
 def nll_loss_of_images_backward(low: Lowering, grad: Node, log_p: Node, *rest: Any) -> Node:
-    """-grad at the target's class, 0 elsewhere."""
+    """Returns -grad at the target's class, 0 elsewhere."""
     wide = low.shape
     low.shape = (wide[0], *wide[2:], wide[1])
     last = nll_loss_backward(low, grad, _classes_last(low, log_p), *rest)

@@ -1,7 +1,7 @@
-"""Aten graph to tensor graph: the table of rules, and the interface of a rule.
+"""Lowers an aten graph to the tensor graph: the table of rules, and the interface of a rule.
 
-One rule per aten operation, registered by name in the modules that docs/lowerings.md lists. The table is ours and
-versioned with the op-set; of torch's own decompositions those alone reach a root that `decomposed.py` names.
+One rule per aten operation, registered by name in the modules that docs/lowerings.md lists. The table is versioned with
+the op-set. Of torch's own decompositions only those listed in `decomposed.py` can influence a root.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from lockstep.tracing.graph import BOOL, F32, I32, Graph, Node, Origin
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
-"""Aten name ("aten.mm", "aten.add.Tensor") to its rule."""
+"""Maps an aten name ("aten.mm", "aten.add.Tensor") to its rule."""
 
 MOST_REFUSALS = 20
-"""Lines that an error names beside the first."""
+"""Most refused lines that an error lists after the first."""
 COPIED_BYTES = 1 << 20
-"""Constants of at most as many bytes are copied into the graph."""
+"""Size up to which a constant is copied into the graph."""
 _DTYPES = {torch.float32: F32, torch.int32: I32, torch.int64: I32, torch.bool: BOOL}
 _NARROW = {torch.int8: 8, torch.uint8: 8, torch.int16: 16}
-"""Integers of fewer bits: an i32 whose value is cut to them after every operation."""
+"""Bits of each small integer dtype: its values are i32, reduced to these bits after every operation."""
 _REFUSED = {
     torch.float64: "use float32: float64 has no reproducible kernels",
     torch.float16: "use float32: a Program computes in binary32",
@@ -54,7 +54,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 class Unlowered:
-    """An output of a torch operation that has no value here; using it is an error."""
+    """An output of a torch operation that no rule computes; using it is an error."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -65,18 +65,18 @@ _WAYS_OUT = {
     "aten._dirichlet_grad": "a Dirichlet or Beta sample has a gradient as a share of Gamma samples: "
     "g = torch.distributions.Gamma(concentration, 1.0).rsample(), then g / g.sum(-1, keepdim=True)"
 }
-"""The hint for an operation that has a way out of its own."""
+"""Maps an operation without a rule to a specific hint."""
 
 
 class Wide:
-    """A constant of a dtype that no node has, for what is computed of it."""
+    """A constant whose dtype no node has; other constants may be computed from it."""
 
     def __init__(self, value: torch.Tensor) -> None:
         self.value = value
 
 
 class Lowering:
-    """The interface of a rule: the graph, and the dtype and shape that torch gave the result."""
+    """The interface of a rule: the graph, and the dtype and shape of the result that torch computed."""
 
     def __init__(self, products: Products | None = None) -> None:
         self.graph = Graph()
@@ -84,19 +84,19 @@ class Lowering:
         self.dtype = F32
         self.shape: tuple[int, ...] = ()
         self.draws = 0
-        """Draws of torch's generator so far."""
+        """Number of draws from torch's generator so far."""
         self._integral: dict[int, Node] = {}
         self._constants: set[fx.Node] = set()
-        """Nodes of the graph that depend on no input."""
+        """Nodes of the aten graph that depend on no input."""
         self._fixed: dict[fx.Node, torch.Tensor] = {}
-        """Their values, as far as somebody asked."""
+        """Evaluated constants of the aten graph."""
         self._made: dict[int, fx.Node] = {}
-        """Index of a node of ours to the one that depends on no input, which it was made of."""
+        """Maps the index of a tensor-graph node to the constant aten node that it was made from."""
 
     # --- values -------------------------------------------------------------------------------------------
 
     def cast(self, x: Node | float, dtype: str) -> Node:
-        """A number or node as a node of the dtype; floats become integers by truncation, as in torch."""
+        """Converts a number or node to the dtype; floats are truncated to integers, as in torch."""
         g = self.graph
         if not isinstance(x, Node):
             return g.number(bool(x) if dtype == BOOL else x, dtype)
@@ -108,24 +108,24 @@ class Lowering:
             zero = g.number(0, x.dtype)
             same = g.apply(Opcode.FEQ if x.dtype == F32 else Opcode.IEQ, x, zero, dtype=BOOL)
             return self.negation(same)
-        # F2I rounds by itself: what was just rounded is not rounded twice.
+        # F2I itself rounds to the nearest integer, so a value that was just rounded needs no second rounding.
         return g.apply(Opcode.F2I, self._integral.get(x.index) or self.truncate(x), dtype=I32)
 
     def f(self, op: Opcode, *args: Node | float) -> Node:
-        """A float operation on nodes or numbers."""
+        """Applies a float operation to nodes or numbers."""
         return self.graph.apply(op, *(self.cast(a, F32) for a in args), dtype=F32)
 
     def i(self, op: Opcode, *args: Node | float) -> Node:
-        """An integer operation on nodes or numbers."""
+        """Applies an integer operation to nodes or numbers."""
         return self.graph.apply(op, *(self.cast(a, I32) for a in args), dtype=I32)
 
     def test(self, op: Opcode, a: Node | float, b: Node | float) -> Node:
-        """A comparison; FLT, FLE, FEQ on floats, ILT, ILE, IEQ on integers."""
+        """Compares two values: FLT, FLE, FEQ for floats, ILT, ILE, IEQ for integers."""
         dtype = F32 if op in (Opcode.FLT, Opcode.FLE, Opcode.FEQ) else I32
         return self.graph.apply(op, self.cast(a, dtype), self.cast(b, dtype), dtype=BOOL)
 
     def select(self, condition: Node, a: Node | float, b: Node | float, dtype: str) -> Node:
-        """a where the condition holds, else b."""
+        """Returns a where the condition holds, else b."""
         return self.graph.apply(Opcode.SELECT, condition, self.cast(a, dtype), self.cast(b, dtype), dtype=dtype)
 
     def negation(self, condition: Node) -> Node:
@@ -133,7 +133,7 @@ class Lowering:
         return self.graph.apply(Opcode.IEQ, condition, self.graph.number(0, BOOL), dtype=BOOL)
 
     def rounded(self, x: Node) -> Node:
-        """Rounds to the nearest integer, ties to even; values without a fraction, or not finite, stay."""
+        """Rounds to the nearest integer, ties to even; integral and non-finite values are unchanged."""
         near = self.cast(self.graph.apply(Opcode.F2I, x, dtype=I32), F32)
         result = self.select(self.test(Opcode.FLT, self.f(Opcode.FABS, x), 2.0**23), near, x, F32)
         self._integral[result.index] = x
@@ -149,7 +149,7 @@ class Lowering:
         return self.select(beyond, toward, near, F32)
 
     def axes(self, x: Node, dims: int | Sequence[int] | None) -> tuple[int, ...]:
-        """Dimensions as torch writes them (negative, one, none = all), ascending."""
+        """Normalises torch's dimension arguments (negative, single, or None for all) to ascending axes."""
         rank = len(x.shape)
         if dims is None or (not isinstance(dims, int) and len(dims) == 0):
             return tuple(range(rank))
@@ -159,9 +159,10 @@ class Lowering:
     # --- the walk -----------------------------------------------------------------------------------------
 
     def run(self, module: fx.GraphModule, inputs: Sequence[Node]) -> list[Node | None]:
-        """The nodes of what the graph returns; raises LoweringError for all nodes that are refused at once.
+        """Lowers the graph and returns the nodes of its results. Raises one LoweringError for all operations that are
+        refused.
 
-        What depends on such a node is not tried: of it only an operation without a rule is named.
+        Operations that depend on a refused one are not tried; they are reported only if they have no rule.
         """
         self.products.read(module.graph, ORIGIN)
         env: dict[fx.Node, Any] = {}
@@ -243,7 +244,7 @@ class Lowering:
         return result
 
     def _cut(self, expected: Any, result: Any) -> Any:
-        """The result, as integers of fewer than 32 bits where torch's are."""
+        """Wraps integers of fewer than 32 bits around, where torch's result has such a dtype."""
         if isinstance(result, (tuple, list)):
             return type(result)(map(self._cut, expected, result))
         bits = _NARROW.get(expected.dtype) if isinstance(expected, torch.Tensor) else None
@@ -254,7 +255,7 @@ class Lowering:
         return self.i(Opcode.ISHR, self.i(Opcode.ISHL, result, 32 - bits), 32 - bits)
 
     def _check(self, node: fx.Node, expected: Any, result: Any) -> None:
-        """Raises LoweringError for a rule whose results are no tensors of torch's dtypes and shapes."""
+        """Raises LoweringError if a rule's results differ from torch's in dtype or shape."""
         several = isinstance(result, (tuple, list))
         pairs = zip(expected, result, strict=False) if several else [(expected, result)]
         for tensor, made in pairs:
@@ -270,12 +271,12 @@ class Lowering:
                 )
 
     def fixed(self, x: Node) -> torch.Tensor | None:
-        """The value of a node that depends on no input; None if it depends on one, or has none."""
+        """Returns the value of a node that depends on no input; None if it depends on one or has no value."""
         made = self._made.get(x.index)
         return None if made is None else self._evaluated(made)
 
     def _evaluated(self, node: fx.Node) -> torch.Tensor | None:
-        """The value of a node that depends on constants alone, by torch; None for any other."""
+        """Evaluates, with torch, an aten node that depends on constants alone; None for any other node."""
         if node in self._fixed:
             return self._fixed[node]
         if node not in self._constants:
@@ -294,13 +295,13 @@ class Lowering:
         return value
 
     def _constant_of(self, node: fx.Node) -> torch.Tensor | None:
-        """The value of an operation without a rule on constants alone, rounded once from float64: windows, tables."""
+        """Evaluates an operation without a rule on constants alone (windows, tables) in float64, and rounds once."""
         first = node.meta.get("val")
         if node not in self._constants or not isinstance(first, torch.Tensor) or first.dtype not in _DTYPES:
             return None
         target: Any = node.target
         given = {n: self._evaluated(n) for n in node.all_input_nodes}
-        # What writes to a constant is refused by its missing rule.
+        # An operation that writes to a constant is not evaluated: it is refused for its missing rule.
         if target._schema.is_mutable or any(v is None or v.is_meta for v in given.values()):
             return None
         wide = {n: v.double() if v is not None and v.is_floating_point() else v for n, v in given.items()}
@@ -319,7 +320,7 @@ class Lowering:
         return self._fixed[node]
 
     def _narrow(self, value: Any, node: fx.Node) -> Any:
-        """A constant of another dtype as a node, rounded once."""
+        """Converts a constant of another dtype to a node, rounded once."""
         if not isinstance(value, Wide):
             return value
         tensor = value.value
@@ -328,7 +329,7 @@ class Lowering:
         return self._constant(tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64), node)
 
     def error(self, node: fx.Node, why: str, hint: str) -> LoweringError:
-        """Names the module, the aten operation and the user's forward line."""
+        """Returns an error that names the module, the aten operation and the user's forward line."""
         return refusal(node.meta.get(ORIGIN, Origin()), _rule_name(node), why, hint)
 
     def _dtype_of(self, tensor: torch.Tensor, node: fx.Node) -> str:
@@ -351,7 +352,8 @@ class Lowering:
         if dtype != F32 and (values.astype(np.int64) != values.astype(np.int32)).any():
             raise self.error(node, "an integer constant exceeds 32 bits", "integers of a Program have 32 bits")
         words = values.astype("<f4" if dtype == F32 else "<i4", copy=False).reshape(-1).view(np.uint8)
-        # What is large is a frozen model's own memory; small tables are copied, since buffers may be written to later.
+        # A large constant is a frozen model's own memory; small tables are copied, because buffers may be written to
+        # later.
         data = words.data.toreadonly() if words.nbytes > COPIED_BYTES else words.tobytes()
         return self.graph.const(dtype, tuple(tensor.shape), data)
 
@@ -366,7 +368,7 @@ def refusal(origin: Origin, operation: str, why: str, hint: str) -> LoweringErro
 
 
 def _joined(refused: Sequence[tuple[Origin, str, LoweringError]]) -> LoweringError:
-    """One error for all refusals: that of the line which is refused most often, then the others by name."""
+    """Combines all refusals into one error: the most frequently refused line first, then the others by name."""
     lines: dict[tuple[str, str], list[tuple[str, LoweringError]]] = {}
     for origin, operation, error in refused:
         lines.setdefault((origin.module, origin.place or operation), []).append((operation, error))
@@ -382,7 +384,7 @@ def _joined(refused: Sequence[tuple[Origin, str, LoweringError]]) -> LoweringErr
 
 
 def input_dtype(tensor: torch.Tensor, index: int) -> str:
-    """Returns the dtype of a state tensor; raises LoweringError for one that a Program does not support."""
+    """Returns the dtype of a state tensor. Raises LoweringError for a dtype that a Program does not support."""
     if tensor.dtype not in _DTYPES or tensor.dtype == torch.bool:
         raise LoweringError(
             f"state tensor {index} has dtype {tensor.dtype}",
@@ -397,12 +399,12 @@ def input_dtype(tensor: torch.Tensor, index: int) -> str:
 
 
 def _is_sized(value: Any) -> bool:
-    """True unless the shape of a result, or of one of several, depends on data."""
+    """True if no result has a shape that depends on data."""
     return all(isinstance(d, int) for x in _sequence(value) if isinstance(x, torch.Tensor) for d in x.shape)
 
 
 def _is_pure(node: fx.Node) -> bool:
-    """True if torch computes the node from its inputs alone."""
+    """True if torch computes the node as a pure function of its inputs."""
     target: Any = node.target
     pure = node.op == "call_function" and isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
     return pure and torch.Tag.nondeterministic_seeded not in target.tags

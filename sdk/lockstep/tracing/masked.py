@@ -1,7 +1,7 @@
-"""Bounds on masked scores: what a mask may make infinite, and which rows of it may be -inf throughout.
+"""Bounds on attention scores: finds masks that can make a score infinite, or a whole row -inf.
 
-Constants have their values, a choice by data has the bounds of both sides, and what a model computes counts as finite:
-a guard is only for what a mask can do. Bounds that cannot be told are infinite.
+A constant is bounded by its values, a selection by the bounds of both sides, and a value that the model computes counts
+as finite: only masks are searched. Unknown bounds are infinite.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from lockstep.tracing.graph import F32, Node
 from lockstep.tracing.lowering import Lowering
 
 MAX_ELEMENTS = 1 << 26
-"""The largest array of bounds; beyond it nothing is known."""
+"""Largest number of elements for which bounds are computed; larger arrays have unknown bounds."""
 DEPTH = 32
-"""Operations between a softmax and its masks: what stands farther away counts as computed."""
+"""Most operations between a softmax and its masks; a value farther away counts as computed."""
 
 Array = NDArray[np.float32]
 Bounds = tuple[Array, Array]
-"""The least and the largest value of each element: arrays of the node's rank, an extent of 1 where all are equal."""
+"""(lower, upper) bounds of each element: arrays of the node's rank, with extent 1 along axes on which all are equal."""
 
 
 def may_be_empty(low: Lowering, x: Node, axes: Sequence[int]) -> bool:
-    """True if a row of x over the axes may be -inf throughout."""
+    """True if some row of x over the axes may consist of -inf only."""
     least, _ = _Search(low).bounds(x, DEPTH)
     return bool(np.isneginf(least.max(axis=tuple(axes), initial=-np.inf)).any())
 
 
 def may_be_infinite(low: Lowering, x: Node, axes: Sequence[int]) -> bool:
-    """True if the largest element of a row of x over the axes may be -inf or +inf."""
+    """True if the maximum of some row of x over the axes may be -inf or +inf."""
     _, most = _Search(low).bounds(x, DEPTH)
     return bool(np.isposinf(most).any()) or may_be_empty(low, x, axes)
 
 
 class _Search:
-    """One walk from a node to its masks."""
+    """One search from a node to its masks."""
 
     def __init__(self, low: Lowering) -> None:
         self.low = low
         self._known: dict[int, Bounds] = {}
 
     def bounds(self, x: Node, depth: int) -> Bounds:
-        """The bounds of a node's elements."""
+        """Returns the bounds of a node's elements."""
         if x.index not in self._known:
             self._known[x.index] = self._found(x, depth)
         return self._known[x.index]
@@ -55,7 +55,7 @@ class _Search:
     def _found(self, x: Node, depth: int) -> Bounds:
         rank = len(x.shape)
         if (value := self._value(x)) is not None:
-            # A NaN bounds nothing.
+            # A NaN gives no bound.
             return np.fmax(value, -np.inf), np.fmin(value, np.inf)
         if x.kind == "state":
             return _everywhere(rank, -np.inf, np.inf)
@@ -72,7 +72,7 @@ class _Search:
         return _computed(rank)
 
     def _value(self, x: Node) -> Array | None:
-        """The values of a node that depends on no input; None if there are too many, or none."""
+        """Returns the values of a node that depends on no input; None if it has too many or none."""
         if x.kind == "imm":
             words = np.array(x.attrs[0], np.uint32)
             return _everywhere(len(x.shape), words.view(np.float32) if x.dtype == F32 else words.view(np.int32), 0)[0]
@@ -108,7 +108,7 @@ class _Search:
         return _or(least + below, -np.inf), _or(most + above, np.inf)
 
     def _condition(self, x: Node) -> NDArray[np.bool_] | None:
-        """A condition's values, through the views that repeat it; None if it depends on data."""
+        """Returns a condition's values, through the views that repeat it; None if it depends on data."""
         if (value := self._value(x)) is not None:
             return value != 0
         if x.kind not in ("permute", "reshape", "expand", "slice", "flip"):
@@ -123,7 +123,7 @@ def _everywhere(rank: int, least: float | Array, most: float | Array) -> Bounds:
 
 
 def _computed(rank: int) -> Bounds:
-    """Returns bounds for a value that the model computes, which is no part of a mask."""
+    """Returns the bounds of a value that the model computes and that is not part of a mask: any finite number."""
     return _everywhere(rank, -1.0, 1.0)
 
 
@@ -146,7 +146,7 @@ def _viewed(x: Node, values: Array) -> Array:
             return values
         return values[(slice(None),) * axis + (slice(start, start + step * x.shape[axis], step),)]
     if [n for n in inner.shape if n > 1] == [n for n in x.shape if n > 1]:
-        # Axes of one element come and go; the others keep what is equal along them.
+        # A reshape that adds or drops axes of one element keeps the extents of 1 along the other axes.
         kept = iter([values.shape[i] for i, n in enumerate(inner.shape) if n > 1])
         return values.reshape([next(kept) if n > 1 else 1 for n in x.shape])
     if prod(inner.shape) > MAX_ELEMENTS:

@@ -1,8 +1,9 @@
-"""Linear algebra of small matrices as formulas of torch: every step of a factorisation is ops of the Program.
+"""Linear algebra of small matrices as torch formulas: every step of a factorisation becomes ops of the Program.
 
-A factorisation is made without a gradient, step by step, and its gradient is that of the whole, by triangular systems
-(Giles 2008; Walter and Lehmann 2018 for QR): so a backward costs a few products. What else there is follows from four
-of them. Matrices have at most `MAX_ROWS` rows; exact singularity gives infinities or NaNs, where torch raises.
+The steps of a factorisation are not differentiated. Its gradient is the closed form, by triangular systems (Giles 2008;
+Walter and Lehmann 2018 for QR), so a backward pass costs a few products. Four factorisations give all other functions.
+Matrices have at most `MAX_ROWS` rows. Where torch raises for an exactly singular matrix, these formulas give infinities
+or NaNs.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from torch import Tensor
 from lockstep.protocol.errors import LoweringError
 
 MAX_ROWS = 16
-"""Rows of a matrix that is factorised: some twelve ops a row, and 120 rotations a sweep where it is diagonalised."""
+"""Most rows of a factorised matrix: about twelve ops per row, and 120 rotations per sweep for a diagonalisation."""
 _SQUARINGS = 10
 _DEGREE = 12
-"""Terms of the exponential of a matrix of norm 1/2 at most: the rest is below 1e-13."""
+"""Terms of the series for the exponential of a matrix of norm at most 1/2: the remainder is below 1e-13."""
 L = torch.linalg
 _NAMED: Any = torch.return_types
 
 
 def times(a: Tensor, b: Tensor) -> Tensor:
-    """[..., M, K] x [..., K, N] in float32, whatever arithmetic the model's own products have."""
+    """Multiplies [..., M, K] x [..., K, N] in float32, whatever arithmetic the model's own products use."""
     return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2)
 
 
@@ -48,13 +49,13 @@ def _square(a: Tensor, what: str) -> int:
 
 
 class _Formula(torch.autograd.Function):
-    """A factorisation: `forward` has no gradient of its own, `backward` is made of operations that have one."""
+    """Base of the factorisations: `forward` is not differentiated, `backward` consists of differentiable operations."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def setup_context(ctx: Any, _inputs: Any, output: Any) -> None:
-        """Keeps the factors."""
+        """Saves the factors for the backward pass."""
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*(output if isinstance(output, tuple) else (output,)))
 
@@ -63,7 +64,9 @@ class _Formula(torch.autograd.Function):
 
 
 class _Lu(_Formula):
-    """(L and U in one, the rows in the order of the pivots, the sign of that order) of square matrices."""
+    """LU of square matrices with partial pivoting: (L and U in one, the order of the rows, the sign of that
+    permutation).
+    """
 
     @staticmethod
     def forward(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,7 +91,7 @@ class _Lu(_Formula):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keeps the factors and the order, which has no gradient."""
+        """Saves the factors, and the order of the rows, which has no gradient."""
         _Formula.setup_context(ctx, inputs, output)
         ctx.mark_non_differentiable(*output[1:])
 
@@ -114,7 +117,7 @@ def _lu(a: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    """x with A x = B, or x A = B, by elimination with partial pivoting."""
+    """Solves A x = B (or x A = B) by elimination with partial pivoting."""
     if B.dim() == 1 or (B.dim() == A.dim() - 1 and B.shape == A.shape[:-1]):
         return solve(A, B.unsqueeze(-1)).squeeze(-1)
     if not left:
@@ -132,12 +135,12 @@ def _back(packed: Tensor, b: Tensor) -> Tensor:
 
 
 def inverse(A: Tensor) -> Tensor:
-    """The inverse of square matrices."""
+    """Inverts square matrices."""
     return solve(A, torch.eye(_square(A, "an inverse")).expand(A.shape))
 
 
 def lu(A: Tensor, *, pivot: bool = True) -> Any:
-    """P, L, U with A = P L U."""
+    """Returns (P, L, U) with A = P L U."""
     packed, order = _pivoted(A, pivot)
     rows = torch.arange(A.shape[-1]).unsqueeze(-1)
     return _NAMED.linalg_lu(((order.unsqueeze(-2) == rows).to(A.dtype), *_halves(packed)))
@@ -151,7 +154,7 @@ def _pivoted(a: Tensor, pivot: bool) -> tuple[Tensor, Tensor]:
 
 
 def determinant(A: Tensor) -> Tensor:
-    """The determinant: of three rows at most a polynomial, so that singular matrices have a gradient."""
+    """The determinant; for up to three rows as a polynomial, so that singular matrices have a gradient too."""
     n = _square(A, "a determinant")
     if n <= 3:
         return _expanded(A)
@@ -176,13 +179,13 @@ def _sign_and_log(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_determinant(input: Tensor) -> Tensor:  # noqa: A002
-    """log det, NaN where that is negative."""
+    """log det(A); NaN if the determinant is negative."""
     sign, log = _sign_and_log(input)
     return log + sign.log()
 
 
 class _Cholesky(_Formula):
-    """L with L L^T = A, of which the lower half is read."""
+    """Cholesky factorisation A = L L^T; reads only the lower half of A."""
 
     @staticmethod
     def forward(a: Tensor) -> Tensor:
@@ -205,14 +208,14 @@ class _Cholesky(_Formula):
 
 
 def cholesky(A: Tensor, upper: bool = False) -> Tensor:
-    """The triangular factor of positive definite matrices; NaNs for others."""
+    """The triangular factor of positive definite matrices; NaNs for other matrices."""
     _square(A, "a Cholesky factorisation")
     lower = _Cholesky.apply(A)
     return lower.mT if upper else lower
 
 
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
-    """x with L L^T x = B."""
+    """Solves L L^T x = B."""
     lower = L.mT if upper else L
     y = torch.linalg.solve_triangular(lower, B, upper=False)
     return torch.linalg.solve_triangular(lower.mT, y, upper=True)
@@ -222,7 +225,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
 
 
 class _Qr(_Formula):
-    """Q [..., M, N] and R [..., N, N] of matrices with M >= N, by reflections, with LAPACK's signs."""
+    """QR of matrices with M >= N by Householder reflections: Q [..., M, N] and R [..., N, N], with LAPACK's signs."""
 
     @staticmethod
     def forward(a: Tensor) -> tuple[Tensor, Tensor]:
@@ -265,7 +268,7 @@ def _reduced(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def qr(A: Tensor, mode: str = "reduced") -> Any:
-    """Q with orthonormal columns and R upper triangular."""
+    """Returns Q with orthonormal columns and R upper triangular."""
     m, n = A.shape[-2:]
     if mode == "complete" and m > n:
         raise LoweringError("a complete QR factorisation of more rows than columns", hint='use mode="reduced"')
@@ -274,7 +277,7 @@ def qr(A: Tensor, mode: str = "reduced") -> Any:
 
 
 def pseudoinverse(A: Tensor, *_tolerance: Any, **_kwargs: Any) -> Tensor:
-    """The inverse of A's rows or columns, of full rank: R^-1 Q^T."""
+    """Pseudoinverse of a matrix A of full rank: R^-1 Q^T."""
     if A.shape[-2] < A.shape[-1]:
         return pseudoinverse(A.mT).mT
     q, r = _reduced(A)
@@ -282,7 +285,7 @@ def pseudoinverse(A: Tensor, *_tolerance: Any, **_kwargs: Any) -> Tensor:
 
 
 def least_squares(A: Tensor, B: Tensor, rcond: Any = None, *, driver: Any = None) -> Any:
-    """x of the least |A x - B|, and of those the shortest, for A of full rank."""
+    """Solves min |A x - B| for A of full rank; if several x reach the minimum, returns the one of least norm."""
     vector = B.dim() == 1 or (B.dim() == A.dim() - 1 and B.shape == A.shape[:-1])
     right = B.unsqueeze(-1) if vector else B
     if A.shape[-2] >= A.shape[-1]:
@@ -297,7 +300,7 @@ def least_squares(A: Tensor, B: Tensor, rcond: Any = None, *, driver: Any = None
 
 
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
-    """The first columns of a product of reflections."""
+    """Returns the first columns of a product of Householder reflections."""
     (m, n), count = A.shape[-2:], tau.shape[-1]
     _bounded(count, "a product of reflections")
     rows = torch.arange(m).unsqueeze(-1)
@@ -312,10 +315,10 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
 
 
 def _rotated(a: Tensor) -> tuple[Tensor, Tensor]:
-    """(a V, V) with orthogonal columns of a V, for a [..., M, N]: Jacobi rotations of one side (Hestenes 1958).
+    """Orthogonalises the columns of a [..., M, N] by one-sided Jacobi rotations; returns (a V, V) (Hestenes 1958).
 
-    All pairs of columns meet once a sweep, N / 2 at a time, as players of a round-robin do. A sweep squares what is
-    left to do: 3 + log2 N end at the rounding of binary32.
+    A sweep pairs all columns once, N / 2 pairs at a time, as in a round-robin tournament. Convergence is quadratic: 3 +
+    log2 N sweeps reach the rounding of binary32.
     """
     m, n = a.shape[-2:]
     both = torch.cat([a, torch.eye(n).expand(*a.shape[:-2], n, n)], -2)
@@ -328,7 +331,7 @@ def _rotated(a: Tensor) -> tuple[Tensor, Tensor]:
     for _ in range((3 + math.ceil(math.log2(n))) * (2 * half - 1)):
         u, v = p[..., :m, :], q[..., :m, :]
         alpha, beta, gamma = ((x * y).sum(-2, keepdim=True) for x, y in ((u, u), (v, v), (u, v)))
-        # Rotations that would not change a bit are left out, or zeros would be turned without end.
+        # Rotations that would not change a bit are skipped; zeros would otherwise be rotated for ever.
         turned = gamma * gamma > 1e-15 * alpha * beta
         zeta = (beta - alpha) / torch.where(turned, 2 * gamma, 1.0)
         t = torch.where(zeta < 0, -1.0, 1.0) / (zeta.abs() + (1 + zeta * zeta).sqrt())
@@ -337,7 +340,7 @@ def _rotated(a: Tensor) -> tuple[Tensor, Tensor]:
         p, q = c * p - c * t * q, c * t * p + c * q
         if half > 1:
             p, q = torch.cat([p[..., :1], q[..., :1], p[..., 1:-1]], -1), torch.cat([q[..., 1:], p[..., -1:]], -1)
-    # After whole sweeps everybody is where he began.
+    # After whole sweeps every column is back in its first position.
     both = torch.cat([p, q], -1)[..., :n]
     return both[..., :m, :], both[..., m:, :]
 
@@ -348,11 +351,11 @@ def _ordered(keys: Tensor, *columns: Tensor, descending: bool) -> list[Tensor]:
 
 
 class _Eigen(_Formula):
-    """Eigenvalues, ascending, and eigenvectors of symmetric matrices."""
+    """Eigenvalues (ascending) and eigenvectors of symmetric matrices."""
 
     @staticmethod
     def forward(a: Tensor) -> tuple[Tensor, Tensor]:
-        # As much is added as makes it positive: then its singular vectors are its eigenvectors.
+        # Adds a multiple of the identity that makes the matrix positive, so that singular vectors are eigenvectors.
         size = (a * a).sum((-2, -1), keepdim=True).sqrt()
         _, vectors = _rotated(a + size * torch.eye(a.shape[-1]))
         values = (vectors * times(a, vectors)).sum(-2)
@@ -372,14 +375,14 @@ class _Eigen(_Formula):
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> Any:
-    """Eigenvalues and eigenvectors of symmetric matrices, of which one half is read."""
+    """Eigenvalues and eigenvectors of symmetric matrices; reads one half of A."""
     n = _square(A, "eigenvalues")
     half = A.triu() if UPLO.upper() == "U" else A.tril()
     return _NAMED.linalg_eigh(_Eigen.apply(half + half.mT - torch.eye(n) * A))
 
 
 class _Singular(_Formula):
-    """U, S, V of matrices with M >= N, and S descending."""
+    """Singular value decomposition (U, S, V) of matrices with M >= N; S is descending."""
 
     @staticmethod
     def forward(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -419,7 +422,7 @@ def _decomposed(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def svd(A: Tensor, full_matrices: bool = True, *, driver: Any = None) -> Any:
-    """U, S, V^T of matrices of full rank."""
+    """Returns (U, S, V^T) for matrices of full rank."""
     if full_matrices and A.shape[-2] != A.shape[-1]:
         raise LoweringError("a full singular value decomposition", hint="use full_matrices=False")
     u, s, v = _decomposed(A)
@@ -427,7 +430,7 @@ def svd(A: Tensor, full_matrices: bool = True, *, driver: Any = None) -> Any:
 
 
 def svd_of_old(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:  # noqa: A002
-    """`torch.svd`: U, S, V."""
+    """`torch.svd`: returns (U, S, V)."""
     if not some and input.shape[-2] != input.shape[-1]:
         raise LoweringError("a full singular value decomposition", hint="use some=True")
     return _NAMED.svd(_decomposed(input))
@@ -439,7 +442,7 @@ def singular_values(A: Tensor, *, driver: Any = None) -> Tensor:
 
 
 def rank(A: Tensor, *tolerances: Any, **kwargs: Any) -> Tensor:
-    """The number of singular values above binary32's rounding of the largest."""
+    """Counts the singular values above the largest one times binary32's rounding error."""
     if tolerances or any(v is not None and v is not False for v in kwargs.values()):
         raise LoweringError("a rank by a tolerance of one's own", hint="count linalg.svdvals(A) > tolerance")
     s = singular_values(A.detach())
@@ -463,7 +466,7 @@ def matrix_norm(
     *,
     dtype: Any = None,
 ) -> Tensor:
-    """A norm of matrices; those of singular values by rotations."""
+    """A norm of matrices; the nuclear and spectral norms use the singular values."""
     if ord not in ("nuc", 2, -2):
         return L.matrix_norm(A, ord, dim, keepdim, dtype=dtype)
     return _of_values(A, ord, dim, keepdim)
@@ -485,7 +488,7 @@ def norm_of_old(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = 
 
 
 def condition(A: Tensor, p: Any = None) -> Tensor:
-    """The condition number in a norm."""
+    """The condition number of A in a given norm."""
     if p in (None, 2, -2):
         s = singular_values(A)
         return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
@@ -498,7 +501,7 @@ def condition(A: Tensor, p: Any = None) -> Tensor:
 def exponential(A: Tensor) -> Tensor:
     """e^A by scaling and squaring (Higham 2008, section 10.3), for norms up to 2^9.
 
-    How often a matrix is squared depends on its norm; the Program squares as often as it may have to, and chooses.
+    The number of squarings depends on the norm of each matrix; the Program computes the largest number and selects.
     """
     n = _square(A, "a matrix exponential")
     size = A.detach().abs().sum(-2).amax(-1)
@@ -518,7 +521,7 @@ def exponential(A: Tensor) -> Tensor:
 
 
 def power(A: Tensor, n: int) -> Tensor:
-    """A product of n equal matrices; of inverses for negative n."""
+    """A^n as a product; for negative n of inverses."""
     return torch.matrix_power(A if n >= 0 else inverse(A), abs(n))
 
 
@@ -591,4 +594,4 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     ),
     L.tensorsolve: _tensor_solve,
 }
-"""Function of torch to its formula."""
+"""Maps a torch function to its formula."""

@@ -1,4 +1,4 @@
-"""Rules: batch and group norm, and their gradients (layer norm is in `layers.py`)."""
+"""Rules for batch and group norm, with their gradients (layer norm is in `layers.py`)."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def _rstd(low: Lowering, variance: Node, eps: float) -> Node:
 
 
 def _moments(low: Lowering, x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node]:
-    """Mean and 1 / sqrt(variance + eps) over axes, which stay with extent 1."""
+    """Returns the mean and 1 / sqrt(variance + eps) over axes, which stay with extent 1."""
     mean = average(low, x, axes)
     centred = low.f(Opcode.FSUB, x, mean)
     return mean, _rstd(low, average(low, low.f(Opcode.FMUL, centred, centred), axes), eps)
 
 
 def _affine(low: Lowering, x: Node, weight: Node | None, bias: Node | None) -> Node:
-    """x weight + bias, by channel: x [N, C, ...]."""
+    """x weight + bias per channel, for x [N, C, ...]."""
     x = x if weight is None else low.f(Opcode.FMUL, x, _by_channel(low, weight, x))
     return x if bias is None else low.f(Opcode.FADD, x, _by_channel(low, bias, x))
 
 
 def _by_channel(low: Lowering, v: Node, x: Node) -> Node:
-    """[C] -> [1, C, 1, ...], to go with x [N, C, ...]."""
+    """Reshapes [C] to [1, C, 1, ...], to broadcast against x [N, C, ...]."""
     return low.graph.reshape(v, (1, *v.shape, *(1,) * (len(x.shape) - 2)))
 
 
@@ -52,9 +52,11 @@ def batch_norm(
     _momentum: float,
     eps: float,
 ) -> tuple[Node | None, ...]:
-    """(x - mean) / sqrt(variance + eps) * weight + bias, moments per channel (Ioffe and Szegedy 2015, algorithm 1).
+    """(x - mean) / sqrt(variance + eps) * weight + bias, with moments per channel (Ioffe and Szegedy 2015, algorithm
+    1).
 
-    In training the moments are the batch's, and returned; else they are the running ones, which nothing here writes.
+    In training the moments are those of the batch, and are returned; otherwise the running moments, which are not
+    written here.
     """
     # INVARIANT: running statistics that a step would write are never taken for constants.
     if training and (running_mean is not None or running_var is not None):
@@ -88,7 +90,7 @@ def batch_norm_backward(
     eps: float,
     wanted: Sequence[bool],
 ) -> tuple[Any, Any, Any]:
-    """Gradients of x, weight, bias."""
+    """Returns the gradients of x, weight and bias."""
     if not training:
         assert running_var is not None
         mean, rstd = running_mean, _rstd(low, running_var, eps)
@@ -129,7 +131,10 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Node, ...]:
-    """The moments of each image's groups of channels (Wu and He 2018, equation 5); with mean and 1 / sqrt(...)."""
+    """Normalises each image's groups of channels (Wu and He 2018, equation 5).
+
+    Returns (result, mean, 1 / sqrt(variance + eps)).
+    """
     grouped = low.graph.reshape(x, (n, groups, x.elements // (n * groups)))
     mean, rstd = _moments(low, grouped, (2,), eps)
     normed = low.graph.reshape(low.f(Opcode.FMUL, low.f(Opcode.FSUB, grouped, mean), rstd), x.shape)
@@ -150,7 +155,7 @@ def group_norm_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> tuple[Node, Any, Any]:
-    """Gradients of x, weight, bias."""
+    """Returns the gradients of x, weight and bias."""
     shape, one = (n, groups, x.elements // (n * groups)), (n, groups, 1)
     scale = low.graph.reshape(rstd, one)
     normed = low.f(Opcode.FMUL, low.f(Opcode.FSUB, low.graph.reshape(x, shape), low.graph.reshape(mean, one)), scale)
@@ -173,14 +178,14 @@ def _others(x: Node, dim: int) -> tuple[int, ...]:
 
 @rule("_weight_norm_interface")
 def weight_norm(low: Lowering, v: Node, g: Node, dim: int = 0) -> tuple[Node, Node]:
-    """g v / |v|, the norms over all axes but one (Salimans and Kingma 2016, equation 2); with the norms."""
+    """Returns (g v / |v|, |v|), with norms over all axes but one (Salimans and Kingma 2016, equation 2)."""
     norms = low.f(Opcode.FSQRT, total(low, low.f(Opcode.FMUL, v, v), _others(v, dim)))
     return low.f(Opcode.FMUL, v, low.f(Opcode.FDIV, g, norms)), low.graph.reshape(norms, g.shape)
 
 
 @rule("_weight_norm_interface_backward")
 def weight_norm_backward(low: Lowering, grad: Node, v: Node, g: Node, norms: Node, dim: int) -> tuple[Node, Node]:
-    """Gradients of v and g (Salimans and Kingma 2016, equation 3)."""
+    """Returns the gradients of v and g (Salimans and Kingma 2016, equation 3)."""
     along = total(low, low.f(Opcode.FMUL, grad, v), _others(v, dim))
     norms = low.graph.reshape(norms, along.shape)
     of_g = low.f(Opcode.FDIV, along, norms)

@@ -1,7 +1,7 @@
-"""Rules: order along an axis - positions of extrema, sorting, the largest few - and products.
+"""Rules for order along an axis (positions of extrema, sorting, top k) and for products.
 
-A rank is a count of what comes before: with n coordinates, sorting compares n x n pairs. That is meant for experts,
-classes and codes, not for vocabularies.
+An element's rank counts the elements before it, so sorting n elements compares n x n pairs. This suits experts, classes
+and codes; it is too expensive for vocabularies.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from lockstep.tracing.lowering import Lowering, rule
 from lockstep.tracing.reductions import extremum, kept
 
 MAX_FACTORS = 64
-"""Coordinates of an axis whose product is taken: a chain of multiplications, not a fold."""
+"""Most elements along an axis whose product is taken: a product is a chain of multiplications, not a fold."""
 
 
 # --- extrema and where they are ----------------------------------------------------------------------------
 
 
 def _first(low: Lowering, x: Node, axes: tuple[int, ...], mode: Fold) -> Node:
-    """Row-major position, over the axes, of the first extremum; of the first of all where there is a NaN."""
+    """Returns the row-major position, over the axes, of the first extremum; of the first NaN if there is one."""
     peak = kept(low, x, axes, low.graph.fold(mode, axes, x))
     beyond = low.test(Opcode.FLT, x, peak) if mode == Fold.MAX else low.test(Opcode.FLT, peak, x)
     position = low.graph.number(0, I32, x.shape)
     for axis in axes:
         position = low.i(Opcode.IADD, low.i(Opcode.IMUL, position, x.shape[axis]), low.graph.iota(x.shape, axis))
-    # Positions are exact in binary32 below 2^24, the most terms of a fold.
+    # Positions below 2^24 are exact in binary32; a fold has no more terms than that.
     candidates = low.select(beyond, float(1 << 24), low.cast(position, F32), F32)
     return low.graph.apply(Opcode.F2I, low.graph.fold(Fold.MIN, axes, candidates), dtype=I32)
 
@@ -67,9 +67,10 @@ rule("min.dim")(_with_position(Fold.MIN))
 
 
 def _ranks(low: Lowering, rows: Node, largest: bool, nans: bool = False) -> Node:
-    """i32, of rows [..., n]: how many come before each; of equals, the earlier one first.
+    """Ranks the elements of rows [..., n]: i32, the number of elements before each; among equals the earlier comes
+    first.
 
-    NaNs have no place, or with `nans` the last ones.
+    NaNs have no rank, or with `nans` the last ranks.
     """
     outer, n = rows.shape[:-1], rows.shape[-1]
     last = len(outer)
@@ -93,7 +94,9 @@ def _last_axis(x: Node, dim: int) -> list[int]:
 
 
 def _sorted_positions(low: Lowering, x: Node, dim: int, largest: bool, count: int) -> Node:
-    """i32: the positions along `dim` of the first `count` in order; of equals, the earlier one first."""
+    """Returns i32 positions along `dim` of the first `count` elements in order; among equals the earlier comes
+    first.
+    """
     last = len(x.shape) - 1
     order = _last_axis(x, dim)
     rows = low.graph.permute(x, order)
@@ -117,7 +120,7 @@ def _ordered(low: Lowering, x: Node, dim: int, largest: bool, count: int) -> tup
 def sort(
     low: Lowering, x: Node, dim: int = -1, descending: bool = False, *, stable: bool = True
 ) -> tuple[Node, Node]:  # fmt: skip
-    """Values in order and their positions, equals in their own order; NaNs have no place."""
+    """Returns sorted values and their positions; the sort is stable. NaNs are not supported."""
     return _ordered(low, x, dim, descending, x.shape[dim] if x.shape else 1)
 
 
@@ -125,16 +128,16 @@ def sort(
 def topk(
     low: Lowering, x: Node, count: int, dim: int = -1, largest: bool = True, _sorted: bool = True
 ) -> tuple[Node, Node]:
-    """The first `count` in order and their positions."""
+    """Returns the `count` largest (or smallest) values in order, with their positions."""
     return _ordered(low, x, dim, largest, count)
 
 
 def _chosen(
     low: Lowering, x: Node, dim: int | None, rank: Callable[[Node, Node, int], Node | int]
 ) -> tuple[Node, Node]:
-    """The element of a rank in ascending order along an axis, NaNs last, and its position.
+    """Selects the element of a given ascending rank along an axis, NaNs last. Returns (value, position).
 
-    `rank(rows, ranks, n)` gives the rank of each row, of extent 1.
+    `rank(rows, ranks, n)` gives the rank for each row, with extent 1.
     """
     flat = low.graph.reshape(x, (x.elements,)) if dim is None or not x.shape else x
     order = _last_axis(flat, (dim or 0) % len(flat.shape))
@@ -148,7 +151,7 @@ def _chosen(
 
 
 def _nans(low: Lowering, rows: Node) -> Node | int:
-    """The number of NaNs of each row."""
+    """Counts the NaNs of each row."""
     if rows.dtype != F32:
         return 0
     last = len(rows.shape) - 1
@@ -158,13 +161,13 @@ def _nans(low: Lowering, rows: Node) -> Node | int:
 
 @rule("kthvalue")
 def kthvalue(low: Lowering, x: Node, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Node, Node]:
-    """The k-th smallest, from 1, and its position."""
+    """Returns the k-th smallest value, counted from 1, and its position."""
     return _chosen(low, x, dim, lambda _rows, _ranks, _n: k - 1)
 
 
 @rule("median.dim")
 def median(low: Lowering, x: Node, dim: int | None, keepdim: bool = False) -> tuple[Node, Node]:
-    """The lower of the middle ones, and its position; the first NaN where there is one."""
+    """Returns the median (the lower of two middle values) and its position; the first NaN if there is one."""
 
     def rank(rows: Node, _ranks: Node, n: int) -> Node | int:
         nans = _nans(low, rows)
@@ -175,7 +178,7 @@ def median(low: Lowering, x: Node, dim: int | None, keepdim: bool = False) -> tu
 
 @rule("nanmedian.dim")
 def nanmedian(low: Lowering, x: Node, dim: int | None, keepdim: bool = False) -> tuple[Node, Node]:
-    """The lower of the middle ones that are not NaN, and its position."""
+    """Returns the median of the values that are not NaN (the lower of two middle values) and its position."""
 
     def rank(rows: Node, _ranks: Node, n: int) -> Node | int:
         return low.i(Opcode.ISHR, low.i(Opcode.IMAX, low.i(Opcode.ISUB, n - 1, _nans(low, rows)), 0), 1)
@@ -189,7 +192,7 @@ rule("nanmedian")(lambda low, x: nanmedian(low, x, None)[0])
 
 @rule("mode")
 def mode(low: Lowering, x: Node, dim: int = -1, keepdim: bool = False) -> tuple[Node, Node]:
-    """The most frequent value, of several the smallest, and its last position."""
+    """Returns the most frequent value (the smallest of several) and its last position."""
 
     def rank(rows: Node, ranks: Node, n: int) -> Node:
         last = len(rows.shape) - 1
@@ -209,7 +212,7 @@ def mode(low: Lowering, x: Node, dim: int = -1, keepdim: bool = False) -> tuple[
 def isin(
     low: Lowering, x: Node | float, among: Node | float, assume_unique: bool = False, invert: bool = False
 ) -> Node:
-    """True for elements that are one of others."""
+    """True for elements of x that occur in `among`."""
     dtype = F32 if any(isinstance(v, float) or (isinstance(v, Node) and v.dtype == F32) for v in (x, among)) else I32
     x, among = low.cast(x, dtype), low.cast(among, dtype)
     pairs = (*x.shape, among.elements)
@@ -221,7 +224,7 @@ def isin(
 
 @rule("histc")
 def histc(low: Lowering, x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:  # noqa: A002  (torch's)
-    """The number of elements in each of `bins` equal parts of [min, max]; others are not counted."""
+    """Histogram: counts the elements in `bins` equal parts of [min, max]; elements outside are not counted."""
     if min >= max:
         raise LoweringError("a histogram between the data's own extremes is not supported", hint="give min and max")
     flat = low.graph.reshape(low.cast(x, F32), (x.elements,))
@@ -236,7 +239,10 @@ def histc(low: Lowering, x: Node, bins: int = 100, min: float = 0, max: float = 
 
 
 def _prefixes(low: Lowering, x: Node, dim: int, beyond: float) -> tuple[Node, list[int]]:
-    """[..., n, n]: row i has the elements up to i, then `beyond`; with the order that puts the axes back."""
+    """Builds all prefixes: [..., n, n], where row i holds the elements up to i and then `beyond`.
+
+    Also returns the axes' inverse permutation.
+    """
     order = _last_axis(x, dim % len(x.shape))
     rows = low.graph.permute(x, order)
     outer, n = rows.shape[:-1], rows.shape[-1]
@@ -278,7 +284,7 @@ rule("cummin")(_running_extremum(Fold.MIN))
 
 @rule("logcumsumexp")
 def logcumsumexp(low: Lowering, x: Node, dim: int) -> Node:
-    """log of the running sums of exp(x), each less its own extreme."""
+    """log of the running sums of exp(x), stabilised by the maximum of each prefix."""
     if not x.shape:
         return x
     seen, back = _prefixes(low, x, dim, -math.inf)
@@ -294,7 +300,7 @@ def logcumsumexp(low: Lowering, x: Node, dim: int) -> Node:
 
 
 def _running(low: Lowering, factors: Node) -> list[Node]:
-    """Products of the first 1, 2, ... coordinates of the first axis, each with an extent of 1 there."""
+    """Returns the products of the first 1, 2, ... coordinates along the first axis, each with extent 1 there."""
     count = factors.shape[0]
     if count > MAX_FACTORS:
         raise LoweringError(
@@ -311,7 +317,7 @@ def _running(low: Lowering, factors: Node) -> list[Node]:
 
 @rule("prod", "prod.dim_int")
 def prod(low: Lowering, x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
-    """A product over some axes, in ascending order."""
+    """The product over axes, in ascending order."""
     axes = low.axes(x, dim)
     rest = [i for i in range(len(x.shape)) if i not in axes]
     shape, count = tuple(x.shape[i] for i in rest), math.prod(x.shape[i] for i in axes)
@@ -321,7 +327,7 @@ def prod(low: Lowering, x: Node, dim: int | None = None, keepdim: bool = False) 
 
 @rule("cumprod")
 def cumprod(low: Lowering, x: Node, dim: int, **_kwargs: Any) -> Node:
-    """Running products along an axis."""
+    """Cumulative products along an axis."""
     order = [dim % len(x.shape), *(i for i in range(len(x.shape)) if i != dim % len(x.shape))]
     products = low.graph.concat(_running(low, low.graph.permute(low.cast(x, low.dtype), order)), 0)
     return low.graph.permute(products, [order.index(i) for i in range(len(order))])

@@ -1,4 +1,4 @@
-"""The values of nodes: expressions until something needs them in memory, and then windows on it."""
+"""Assigns values to nodes: symbolic expressions at first, windows on memory once a consumer needs them stored."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from lockstep.tracing.graph import Node
 
 
 class Placement:
-    """The values of the nodes so far. A node that is needed in another layout is stored in memory, for all later
-    readers."""
+    """The current value of each node.
+
+    A node that must be stored in another layout is stored once, for all later readers.
+    """
 
     def __init__(self, views: Views, emission: Emission) -> None:
         self._views = views
@@ -21,11 +23,11 @@ class Placement:
         self._vals: dict[int, Val] = {}
 
     def put(self, node: Node, val: Val) -> None:
-        """Sets a node's value."""
+        """Sets the value of a node."""
         self._vals[node.index] = val
 
     def value(self, node: Node) -> Val:
-        """Returns a node's current value; views are followed to their base."""
+        """Returns the current value of a node; a view follows its base."""
         if node.index in self._vals:
             return self._vals[node.index]
         base = node.args[0]
@@ -36,13 +38,13 @@ class Placement:
         if result is None or (sum(result.varying) > MAX_AXES and sum(val.varying) <= MAX_AXES):
             result = self.seen(node, self.stored(base))
         if result is None:
-            # What is broadcast was not stored: only a full copy can be cut in this way.
+            # A broadcast value was not stored in full, and only a full copy can be split this way.
             result = self.seen(node, self.stored(base, range(len(base.shape))))
         assert result is not None, f"a {node.kind} of a contiguous tensor is a view"
         return result
 
     def seen(self, node: Node, val: Val) -> Val | None:
-        """Returns the value of a view node, given its argument's; None if the axes cannot be cut as needed."""
+        """Returns the value of a view node, given its argument's; None if the axes cannot be split as needed."""
         match node.kind:
             case "permute":
                 return self._views.permute(val, node.attrs[0])
@@ -59,22 +61,24 @@ class Placement:
         return self._views.cut(val, axis, (node.shape[axis],), (step,), start)
 
     def stored(self, node: Node, keep: Sequence[int] = ()) -> Val:
-        """The node in memory, contiguous in its own order, but for what is broadcast along dimensions beside `keep`."""
+        """Stores a node, contiguous in its own order; axes of broadcast dimensions are left out unless listed in
+        `keep`.
+        """
         self._vals[node.index] = self._emission.map(self.value(node), node, keep)
         return self._vals[node.index]
 
     def stored_as(self, fits: Callable[[Val], bool], node: Node, dims: Sequence[int]) -> Val:
-        """The node in memory, with what is broadcast along `dims` written out if it does not fit otherwise."""
+        """Stores a node; broadcast `dims` are written out if the value does not satisfy `fits` otherwise."""
         val = self.stored(node)
         return val if fits(val) else self.stored(node, dims)
 
     def fitting(self, fits: Callable[[Val], bool], node: Node, dims: Sequence[int] = ()) -> Val:
-        """The node's value if it fits, else the node in memory so that it does."""
+        """Returns the node's value if it satisfies `fits`, else a stored copy that does."""
         val = self.value(node)
         return val if fits(val) else self.stored_as(fits, node, dims)
 
     def unified(self, nodes: Sequence[Node]) -> list[Val]:
-        """Values of one logical shape over the same iteration axes."""
+        """Returns values of one logical shape over the same iteration axes."""
         vals = [self.value(n) for n in nodes]
         result = self._views.unify(vals)
         if result is None or any(sum(val.varying) > MAX_AXES for val in result):

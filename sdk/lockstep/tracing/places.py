@@ -1,4 +1,4 @@
-"""Writes to, and repetitions at, places that an index or a mask names, by formulas of torch."""
+"""Writes and repetitions at positions given by an index or a mask, as torch formulas."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lockstep.tracing.known import KnownValues
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:  # noqa: A002  (torch's names)
-    """The source's elements one after another where a mask holds."""
+    """Writes consecutive elements of the source where a mask is true."""
     input, mask = torch.broadcast_tensors(input, mask)  # noqa: A001
-    # Trailing axes along which the mask is the same are whole rows of the source.
+    # If the mask is constant along trailing axes, whole rows of the source are written.
     split = mask.dim()
     while split and (mask.stride(split - 1) == 0 or mask.shape[split - 1] == 1):
         split -= 1
@@ -33,7 +33,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:  # no
 
 
 def _counted(mask: Tensor) -> Tensor:
-    """The running count of a flat mask: by rows, and of rows."""
+    """Cumulative count of true elements in a flat mask: within rows, plus the counts of earlier rows."""
     n = mask.shape[0]
     width = max(math.isqrt(n), 1)
     padded = torch.cat([mask, torch.zeros(-n % width, dtype=torch.bool)]).view(-1, width)
@@ -43,23 +43,26 @@ def _counted(mask: Tensor) -> Tensor:
 
 
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:  # noqa: A002
-    """Writes it in place."""
+    """The in-place form of `masked_scatter`."""
     return input.copy_(masked_scatter(input, mask, source))
 
 
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:  # noqa: A002
-    """Elements written to, or added at, places of the flat tensor."""
+    """Writes (or adds) elements at positions of the flattened tensor."""
     flat = input.reshape(-1)
     return flat.index_put((index.reshape(-1),), source.reshape(-1), accumulate).view(input.shape)
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:  # noqa: A002
-    """Elements of the flat tensor."""
+    """Reads elements at positions of the flattened tensor."""
     return input.reshape(-1)[index]
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:  # noqa: A002
-    """One value at the places of one axis; a tensor's, whose gradient torch takes at distinct places, by a mask."""
+    """Writes one value at the indexed positions of an axis.
+
+    If the value is a tensor, the write goes through a mask, so that its gradient counts each position once, as torch's.
+    """
     if not isinstance(value, Tensor):
         return torch.index_fill(input, dim, index, value)
     own = torch.zeros(input.shape).index_fill(dim, index, 1.0) != 0
@@ -75,7 +78,7 @@ def index_reduce(
     *,
     include_self: bool = True,
 ) -> Tensor:
-    """Slices of the source reduced at the places of one axis."""
+    """Reduces slices of the source into the indexed positions of an axis."""
     shape = [1] * source.dim()
     shape[dim] = -1
     spread = index.view(shape).expand(source.shape)
@@ -83,7 +86,7 @@ def index_reduce(
 
 
 def fill_diagonal_(input: Tensor, fill_value: float, wrap: bool = False) -> Tensor:  # noqa: A002
-    """A number on the diagonal, in place."""
+    """Writes a number on the diagonal, in place."""
     if input.dim() > 2 and len(set(input.shape)) > 1:
         raise LoweringError(f"the diagonal of {list(input.shape)}", hint="all extents must be the same")
     rows, columns = input.shape[0], input.shape[1]
@@ -95,14 +98,14 @@ def fill_diagonal_(input: Tensor, fill_value: float, wrap: bool = False) -> Tens
 
 
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:  # noqa: A002
-    """Rows of r elements, as `itertools.combinations` has them."""
+    """Returns all combinations of r elements as rows, in the order of `itertools.combinations`."""
     make = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     rows = list(make(range(input.shape[0]), r))
     return input[torch.tensor(rows)] if rows else input.new_empty(0, r)
 
 
 class PlaceFormulas:
-    """Formulas that ask for values of constants; one for each trace."""
+    """Formulas that need the values of constants; one object per trace."""
 
     def __init__(self, known: KnownValues) -> None:
         self.known = known
@@ -112,7 +115,7 @@ class PlaceFormulas:
         }
 
     def repeat_interleave(self, input: Any, *args: Any, **kwargs: Any) -> Tensor:  # noqa: A002
-        """Elements repeated: as often as data say, if the number of all is given."""
+        """Repeats elements. If the counts depend on data, the total must be given."""
         repeats = kwargs.get("repeats", args[0] if args else None)
         if not isinstance(repeats, Tensor) or self.known.real(repeats) is not None:
             return torch.repeat_interleave(input, *args, **kwargs)
@@ -128,7 +131,7 @@ class PlaceFormulas:
         return rows.index_select(axis, at.clamp(max=rows.shape[axis] - 1))
 
     def tensor_split(self, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        """Parts that a constant tensor may name."""
+        """Splits a tensor; the sections may be given as a constant tensor."""
         given = args[0] if args else kwargs.get("tensor_indices_or_sections")
         if not isinstance(given, Tensor):
             return torch.tensor_split(input, *args, **kwargs)

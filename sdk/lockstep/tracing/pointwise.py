@@ -1,4 +1,4 @@
-"""Rules: elementwise operations."""
+"""Rules for elementwise operations."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def div(low: Lowering, a: Number, b: Number) -> Node:
 
 @rule("div.Tensor_mode")
 def div_mode(low: Lowering, a: Number, b: Number, rounding_mode: str | None = None) -> Node:
-    """a / b, rounded down or towards zero."""
+    """a / b, rounded down or towards zero if a rounding mode is given."""
     if low.dtype == I32:
         return floor_divide(low, a, b) if rounding_mode == "floor" else low.i(Opcode.IDIV, a, b)
     quotient = low.f(Opcode.FDIV, a, b)
@@ -144,7 +144,7 @@ def rsqrt(low: Lowering, x: Node) -> Node:
 
 @rule("pow.Tensor_Scalar")
 def power(low: Lowering, x: Node, exponent: float) -> Node:
-    """x ** e: by multiplications, roots, or exp(e log x)."""
+    """x ** e: by multiplications or roots for small exponents, else exp(e log x)."""
     if low.dtype != F32:
         return _integer_power(low, x, low.cast(exponent, I32))
     x = low.cast(x, F32)
@@ -170,8 +170,11 @@ def power(low: Lowering, x: Node, exponent: float) -> Node:
 
 
 def _integer_power(low: Lowering, x: Node, exponent: Node) -> Node:
-    """x ** e, by the bits of e. A power beyond 2^31 does not fit, but of -1, 0 and 1, whose powers depend on the last
-    bit; so do those of negative e."""
+    """x ** e by the bits of e.
+
+    Powers beyond 2^31 overflow an i32; those of -1, 0 and 1 depend on the last bit of e alone, and so do all powers of
+    negative e.
+    """
     size = low.i(Opcode.IMAX, exponent, low.i(Opcode.ISUB, 0, exponent))
     size = low.select(low.test(Opcode.ILT, 31, size), low.i(Opcode.IOR, low.i(Opcode.IAND, size, 1), 30), size, I32)
     result, square = low.cast(1, I32), x
@@ -186,7 +189,7 @@ def _integer_power(low: Lowering, x: Node, exponent: Node) -> Node:
 
 @rule("pow.Tensor_Tensor", "pow.Scalar")
 def power_tensor(low: Lowering, x: Number, exponent: Node) -> Node:
-    """exp(e log x) for positive x; of others, too, whole powers."""
+    """exp(e log x) for positive x; for other x only integral exponents are defined."""
     if low.dtype != F32:
         return _integer_power(low, low.cast(x, I32), exponent)
     base, exponent = low.cast(x, F32), low.cast(exponent, F32)
@@ -196,7 +199,7 @@ def power_tensor(low: Lowering, x: Number, exponent: Node) -> Node:
 
 
 def _signed_power(low: Lowering, x: Node, e: Node) -> Node:
-    """x ** e as C has it (C99, F.9.4.4)."""
+    """x ** e with the special cases of C's `pow` (C99, F.9.4.4)."""
     size = low.f(Opcode.FABS, x)
     result = low.f(Opcode.FEXP, low.f(Opcode.FMUL, e, low.f(Opcode.FLOG, size)))
     forever = low.test(Opcode.FEQ, low.f(Opcode.FABS, e), math.inf)
@@ -208,23 +211,23 @@ def _signed_power(low: Lowering, x: Node, e: Node) -> Node:
     odd = low.i(Opcode.IAND, whole, low.negation(even))
     result = low.select(odd, _with_sign(low, x, result), result, F32)
     below = low.i(Opcode.IAND, low.test(Opcode.FLT, x, 0.0), low.test(Opcode.FLT, -math.inf, x))
-    # A root of a negative number is none, but 1 to the power 0.
+    # A fractional power of a negative number is NaN; any number to the power 0 is 1.
     none = low.i(Opcode.IAND, below, low.negation(whole))
     return low.select(none, math.nan, result, F32)
 
 
 def _with_sign(low: Lowering, x: Node, size: Node) -> Node:
-    """The size with the sign of x, that of a zero as well."""
+    """Returns the magnitude with the sign of x, including the sign of zero."""
     return low.select(low.test(Opcode.ILT, low.graph.bitcast(x, I32), 0), low.f(Opcode.FNEG, size), size, F32)
 
 
 def is_positive(low: Lowering, x: Node, depth: int = 6) -> bool:
-    """True of a value that is above zero whatever the data are, as far as a few nodes above it say."""
+    """True if the value is positive for all data, as far as `depth` levels of its arguments show."""
     return _least(low, x, depth) > 0
 
 
 def _least(low: Lowering, x: Node, depth: int) -> int:
-    """1: above zero, but for what a float cannot tell from it. 0: not below. -1: unknown."""
+    """Sign of a lower bound: 1 if x > 0 (up to underflow), 0 if x >= 0, -1 if unknown."""
     value = low.fixed(x) if x.kind != "imm" else None
     if x.kind == "imm":
         word = np.array(x.attrs[0], np.uint32).view(np.float32)
@@ -328,7 +331,7 @@ def _series(low: Lowering, coefficients: tuple[float, ...], z: Node) -> Node:
 
 
 def _circular(low: Lowering, x: Node, quarters: int) -> Node:
-    """sin(x + quarters x pi / 2): absolute error about 1e-7 where |x| < 1e5, meaningless where |x| > 1e9."""
+    """sin(x + quarters x pi / 2); absolute error about 1e-7 for |x| < 1e5, meaningless for |x| > 1e9."""
     turns = low.graph.apply(Opcode.F2I, low.f(Opcode.FMUL, x, 2 / math.pi), dtype=I32)
     back, r = low.f(Opcode.FNEG, low.cast(turns, F32)), x
     for part in _HALF_PI:
@@ -343,19 +346,19 @@ def _circular(low: Lowering, x: Node, quarters: int) -> Node:
 
 @rule("sin")
 def sin(low: Lowering, x: Node) -> Node:
-    """Sine, of radians."""
+    """Sine of radians."""
     return _circular(low, x, 0)
 
 
 @rule("cos")
 def cos(low: Lowering, x: Node) -> Node:
-    """Cosine, of radians."""
+    """Cosine of radians."""
     return _circular(low, x, 1)
 
 
 @rule("erf")
 def erf(low: Lowering, x: Node) -> Node:
-    """Abramowitz and Stegun 1964, 7.1.26: absolute error below 1.5e-7 (plus rounding)."""
+    """Error function, absolute error below 1.5e-7 plus rounding (Abramowitz and Stegun 1964, 7.1.26)."""
     magnitude = low.f(Opcode.FABS, x)
     t = low.f(Opcode.FDIV, 1.0, low.f(Opcode.FFMA, 0.3275911, magnitude, 1.0))
     series = low.cast(1.061405429, F32)
@@ -395,7 +398,7 @@ def gelu(low: Lowering, x: Node, approximate: str = "none") -> Node:
 
 @rule("gelu_backward")
 def gelu_backward(low: Lowering, grad: Node, x: Node, approximate: str = "none") -> Node:
-    """grad d gelu / dx."""
+    """grad times the derivative of gelu at x."""
     if approximate == "none":
         density = low.f(Opcode.FEXP, low.f(Opcode.FMUL, low.f(Opcode.FMUL, x, x), -0.5))
         scaled = low.f(Opcode.FMUL, x, low.f(Opcode.FMUL, density, 1 / math.sqrt(2 * math.pi)))
@@ -487,13 +490,13 @@ for _name, _args in {
 
 @rule("isnan")
 def isnan(low: Lowering, x: Node) -> Node:
-    """x != x."""
+    """True where x is NaN: x != x."""
     return low.negation(low.test(Opcode.FEQ, x, x))
 
 
 @rule("maximum")
 def maximum(low: Lowering, a: Node, b: Node) -> Node:
-    """The larger; NaN if either is."""
+    """Returns the larger of two; NaN if one is NaN."""
     return low.f(Opcode.FMAX, a, b) if low.dtype == F32 else low.i(Opcode.IMAX, a, b)
 
 
@@ -525,19 +528,19 @@ def clamp_max(low: Lowering, x: Node, upper: Number) -> Node:
 
 @rule("where.self")
 def where(low: Lowering, condition: Node, a: Number, b: Number) -> Node:
-    """a where the condition holds, else b."""
+    """Returns a where the condition holds, else b."""
     return low.select(condition, a, b, low.dtype)
 
 
 @rule("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(low: Lowering, x: Node, mask: Node, value: Number) -> Node:
-    """value where the mask holds, else x."""
+    """Returns the value where the mask holds, else x."""
     return low.select(mask, value, x, low.dtype)
 
 
 @rule("logical_not")
 def logical_not(low: Lowering, x: Node) -> Node:
-    """x == 0."""
+    """Logical negation: x == 0."""
     return low.negation(low.cast(x, BOOL))
 
 
@@ -565,7 +568,7 @@ for _name, _op in {"lshift": Opcode.ISHL, "rshift": Opcode.ISHR}.items():
 
 @rule(*(f"bitwise_left_shift.{form}" for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")))
 def left_shift(low: Lowering, x: Number, places: Number) -> Node:
-    """x 2^places; 0 from 32 places on."""
+    """x 2^places; 0 if places >= 32."""
     return low.select(low.test(Opcode.ILT, places, 32), low.i(Opcode.ISHL, x, places), 0, I32)
 
 
@@ -586,7 +589,7 @@ def to_copy(low: Lowering, x: Node, *_args: Any, **_kwargs: Any) -> Node:
 
 @rule("view.dtype")
 def view_dtype(low: Lowering, x: Node, dtype: Any) -> Node:
-    """The same 32-bit words read as another dtype."""
+    """Reinterprets the same 32-bit words as another dtype."""
     if dtype not in (torch.float32, torch.int32):
         raise LoweringError(f"words read as {dtype}", hint="read words of 32 bits as float32 or int32")
     return low.graph.bitcast(x, low.dtype)
@@ -600,5 +603,5 @@ def same(low: Lowering, x: Node, **_kwargs: Any) -> Node:
 
 @rule("copy")
 def copy(low: Lowering, x: Node, source: Node, *_args: Any) -> Node:
-    """The source, broadcast to x, in its dtype."""
+    """Copies the source, broadcast to the shape of x, in the dtype of x."""
     return low.graph.expand(low.cast(source, low.dtype), low.shape)

@@ -1,7 +1,7 @@
-"""Recurrent layers of torch as their own formulas, step by step: `nn.LSTM`, `nn.GRU`, `nn.RNN`.
+"""Recurrent layers unrolled step by step: `nn.LSTM`, `nn.GRU`, `nn.RNN`.
 
-The products of the inputs are one product over all steps; a step adds the product of its state. A sequence of more than
-`MAX_STEPS` is refused, because every step is ops of the Program.
+One product over all steps multiplies the inputs; each step adds the product of its state. A sequence of more than
+`MAX_STEPS` is refused, because every step adds ops to the Program.
 """
 
 from __future__ import annotations
@@ -16,21 +16,25 @@ from torch.nn import functional as F  # noqa: N812
 from lockstep.protocol.errors import LoweringError
 
 MAX_STEPS = 512
-"""The longest sequence of a layer, both directions counted: some twenty ops a step, of 2^14 in a Program."""
+"""Longest sequence of a layer, both directions counted: a step costs about twenty ops, of 2^14 in a Program."""
 
 Step = Callable[[Tensor, tuple[Tensor, ...], Tensor, Tensor | None], tuple[Tensor, ...]]
-"""(the input's product [B, G H], state, weight [G H, H], bias) -> state; its first part is the output."""
+"""Maps (product of the input [B, G H], state, weight [G H, H], bias) to the next state; its first part is the
+output.
+"""
 
 
 def _lstm_step(x: Tensor, state: tuple[Tensor, ...], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
-    """Gates i, f, g, o (Hochreiter and Schmidhuber 1997; Gers 2000, with forget gates); state (h, c)."""
+    """One LSTM step with gates i, f, g, o (Hochreiter and Schmidhuber 1997; forget gates: Gers 2000); the state is (h,
+    c).
+    """
     i, f, g, o = (x + F.linear(state[0], weight, bias)).chunk(4, 1)
     c = torch.sigmoid(f) * state[-1] + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
 def _gru_step(x: Tensor, state: tuple[Tensor, ...], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
-    """Gates r, z, n (Cho 2014, equations 5 to 8, with torch's place of the reset gate)."""
+    """One GRU step with gates r, z, n (Cho 2014, equations 5 to 8; the reset gate as placed in torch)."""
     (h,) = state
     (xr, xz, xn), (hr, hz, hn) = x.chunk(3, 1), F.linear(h, weight, bias).chunk(3, 1)
     z = torch.sigmoid(xz + hz)
@@ -48,7 +52,7 @@ def _rnn_step(activation: Callable[[Tensor], Tensor]) -> Step:
 def _direction(
     x: Tensor, state: tuple[Tensor, ...], weights: Sequence[Tensor], step: Step, backwards: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """x [T, B, I] -> [T, B, H] and the last state, of one layer in one direction."""
+    """Runs one layer in one direction: x [T, B, I] -> (outputs [T, B, H], last state)."""
     if len(weights) not in (2, 4):
         raise LoweringError("an LSTM with a projection is not supported", hint="leave proj_size off")
     of_input, of_state, *biases = weights
@@ -72,8 +76,9 @@ def recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """Returns (outputs, last states of all layers) of a recurrent network; takes the arguments of torch's own
-    functions."""
+    """Runs a recurrent network with the arguments of torch's own functions; returns (outputs, last states of all
+    layers).
+    """
     x = x.transpose(0, 1) if batch_first else x
     directions = 2 if bidirectional else 1
     # INVARIANT: the ops of a recurrence are bounded.
@@ -99,7 +104,9 @@ def recurrent(
 
 
 def formulas(dropout: Callable[..., Tensor]) -> dict[Any, Callable[..., Any]]:
-    """torch.lstm, gru, rnn_tanh and rnn_relu; `dropout(x, p, training)` stands between layers."""
+    """Returns formulas for torch.lstm, gru, rnn_tanh and rnn_relu; `dropout(x, p, training)` is applied between
+    layers.
+    """
 
     def formula(step: Step) -> Callable[..., Any]:
         def run(x: Tensor, states: Any, params: Any, *rest: Any) -> Any:

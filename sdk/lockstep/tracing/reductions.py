@@ -1,4 +1,4 @@
-"""Rules: folds - sums, extrema, matrix products."""
+"""Rules for folds: sums, extrema, matrix products."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.tracing.pointwise import power
 
 
 def kept(low: Lowering, x: Node, axes: Sequence[int], folded: Node) -> Node:
-    """The result of a fold over `axes` of x, with those axes back as extents of 1."""
+    """Restores the folded `axes` of x as extents of 1."""
     return low.graph.reshape(folded, [1 if i in axes else n for i, n in enumerate(x.shape)])
 
 
@@ -35,7 +35,7 @@ def average(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
 
 @rule("sum", "sum.dim_IntList")
 def sum_(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwargs: Any) -> Node:
-    """A sum over some axes."""
+    """The sum over some axes."""
     axes = low.axes(x, dims)
     if low.dtype == F32:
         return low.graph.reshape(total(low, low.cast(x, F32), axes), low.shape)
@@ -44,7 +44,7 @@ def sum_(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwa
 
 @rule("mean", "mean.dim")
 def mean(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwargs: Any) -> Node:
-    """A mean over some axes."""
+    """The mean over some axes."""
     return low.graph.reshape(average(low, low.cast(x, F32), low.axes(x, dims)), low.shape)
 
 
@@ -70,19 +70,19 @@ def _integer_extremum(low: Lowering, x: Node, axes: Sequence[int], mode: Fold) -
 
 @rule("aminmax")
 def aminmax(low: Lowering, x: Node, *, dim: int | None = None, keepdim: bool = False) -> tuple[Node, Node]:
-    """The smallest and the largest over an axis, or over all."""
+    """Returns the minimum and the maximum over an axis, or over all."""
     return extremum(low, x, dim, Fold.MIN), extremum(low, x, dim, Fold.MAX)
 
 
 @rule("nansum")
 def nansum(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwargs: Any) -> Node:
-    """A sum of what is not NaN."""
+    """The sum of the elements that are not NaN."""
     return sum_(low, low.select(low.test(Opcode.FEQ, x, x), x, 0.0, F32) if x.dtype == F32 else x, dims)
 
 
 @rule("count_nonzero", "count_nonzero.dim_IntList")
 def count_nonzero(low: Lowering, x: Node, dims: Any = None) -> Node:
-    """The number of elements that are not zero."""
+    """Counts the elements that are not zero."""
     axes, hit = low.axes(x, dims), low.cast(x, BOOL)
     return low.graph.reshape(low.graph.fold(Fold.ISUM, axes, hit) if axes else low.cast(hit, I32), low.shape)
 
@@ -103,13 +103,13 @@ def all_(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Nod
 
 @rule("amax", "max")
 def amax(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Node:
-    """The largest over some axes."""
+    """The maximum over some axes."""
     return extremum(low, x, dims, Fold.MAX)
 
 
 @rule("amin", "min")
 def amin(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Node:
-    """The smallest over some axes."""
+    """The minimum over some axes."""
     return extremum(low, x, dims, Fold.MIN)
 
 
@@ -125,7 +125,7 @@ def var(low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim
 
 @rule("std.correction")
 def std(low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim: bool = False) -> Node:
-    """The square root of the variance."""
+    """The standard deviation over some axes."""
     return low.f(Opcode.FSQRT, var(low, x, dims, correction, keepdim))
 
 
@@ -133,7 +133,7 @@ def std(low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim
 def var_mean(
     low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim: bool = False
 ) -> tuple[Node, Node]:
-    """The variance and the mean over some axes."""
+    """Returns the variance and the mean over some axes."""
     return var(low, x, dims, correction, keepdim), mean(low, x, dims, keepdim)
 
 
@@ -141,19 +141,21 @@ def var_mean(
 def std_mean(
     low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim: bool = False
 ) -> tuple[Node, Node]:
-    """The standard deviation and the mean over some axes."""
+    """Returns the standard deviation and the mean over some axes."""
     return std(low, x, dims, correction, keepdim), mean(low, x, dims, keepdim)
 
 
 @rule("norm.Scalar", "norm.ScalarOpt_dim")
 def norm(low: Lowering, x: Node, order: float | None = 2, dims: Any = None, keepdim: bool = False) -> Node:
-    """A norm over some axes."""
+    """The norm of an order over some axes."""
     return vector_norm(low, x, 2 if order is None else order, dims, keepdim)
 
 
 @rule("linalg_vector_norm")
 def vector_norm(low: Lowering, x: Node, order: float = 2, dims: Any = None, keepdim: bool = False, **_k: Any) -> Node:
-    """(sum of |x|^order)^(1 / order) over some axes; the number of what is not zero, or an extreme of |x|."""
+    """(sum of |x|^order)^(1 / order) over some axes; order 0 counts nonzero elements, infinite orders give an extremum
+    of |x|.
+    """
     axes = low.axes(x, dims)
     if order == 2:
         return low.graph.reshape(low.f(Opcode.FSQRT, total(low, low.f(Opcode.FMUL, x, x), axes)), low.shape)
@@ -188,7 +190,7 @@ def cumsum(low: Lowering, x: Node, dim: int, **_kwargs: Any) -> Node:
 
 
 def product(low: Lowering, a: Node, b: Node) -> Node:
-    """[..., M, K] x [..., K, N] -> [..., M, N], in float32."""
+    """Multiplies [..., M, K] x [..., K, N] -> [..., M, N] in float32."""
     if a.shape[-1] == 0:
         return low.graph.number(0.0, F32, (*a.shape[:-1], b.shape[-1]))
     left, right = _rows(low, a, b)
@@ -198,7 +200,7 @@ def product(low: Lowering, a: Node, b: Node) -> Node:
 
 
 def chosen_product(low: Lowering, a: Node, b: Node) -> Node:
-    """[..., M, K] x [..., K, N] -> [..., M, N], in the arithmetic that the job's policy gives it."""
+    """Multiplies [..., M, K] x [..., K, N] -> [..., M, N] in the arithmetic that the job's policy selects."""
     limbs = low.products.limbs(low.graph.origin, a, b)
     made = integer_dot(low, *_rows(low, a, b), limbs) if limbs else product(low, a, b)
     low.products.made(made, a, b)
@@ -206,7 +208,7 @@ def chosen_product(low: Lowering, a: Node, b: Node) -> Node:
 
 
 def _rows(low: Lowering, a: Node, b: Node) -> tuple[Node, Node]:
-    """[..., M, 1, K] and [..., 1, N, K]."""
+    """Reshapes factors to [..., M, 1, K] and [..., 1, N, K], so that a product is a fold over the last axis."""
     *batch, m, k = a.shape
     rank = len(batch)
     swapped = low.graph.permute(b, [*range(rank), rank + 1, rank])
@@ -214,10 +216,10 @@ def _rows(low: Lowering, a: Node, b: Node) -> tuple[Node, Node]:
 
 
 def integer_dot(low: Lowering, a: Node, b: Node, limbs: int) -> Node:
-    """The sum over the last axis of a b, whose other axes broadcast: each operand is quantised along its own k.
+    """Sum over the last axis of a b, in integers; the other axes broadcast. Each operand is quantised along k.
 
-    Of two limbs x = high + low the product is the groups (high, high), (high, low), (low, high) along k. A gradient is
-    rounded stochastically, in its last limb.
+    With two limbs, x = high + low, the groups along k are (high, high), (high, low), (low, high). A gradient is rounded
+    stochastically in its last limb.
     """
     width = width_of(a.shape[-1])
     (high_a, *low_a), (high_b, *low_b) = (_limbs(low, x, width, limbs) for x in (a, b))
@@ -233,7 +235,7 @@ def _joined(low: Lowering, parts: Sequence[Node]) -> Node:
 
 
 def _limbs(low: Lowering, x: Node, width: int, count: int) -> list[tuple[Node, Node]]:
-    """(codes, scales) of x [*rows, K], and of what they leave of it."""
+    """Returns (codes, scales) of x [*rows, K], then of each remaining quantisation residual."""
     stochastic = low.products.is_gradient(low.graph.origin, x)
     if count == 1:
         return [low.graph.quant(x, width, stochastic=stochastic)]
@@ -245,10 +247,10 @@ def _limbs(low: Lowering, x: Node, width: int, count: int) -> list[tuple[Node, N
 
 
 def dequantised(low: Lowering, codes: Node, scales: Node, width: int, terms: int) -> Node:
-    """f32 [*rows, terms]: every code times its group's scale."""
+    """Dequantises to f32 [*rows, terms]: every code times its group's scale."""
     *rows, words = codes.shape
     lane = low.graph.expand(low.graph.reshape(codes, (*rows, words, 1)), (*rows, words, 4))
-    # Code j of a word, its byte's sign spread over the word.
+    # Extracts code j of a word, sign-extended from its byte.
     up = low.graph.iota((*(1,) * len(rows), 1, 4), len(rows) + 1, 24, -8)
     code = low.cast(low.i(Opcode.ISHR, low.i(Opcode.ISHL, lane, up), 24), F32)
     grouped = low.graph.reshape(code, (*rows, words // width, CODES * width))
@@ -258,14 +260,14 @@ def dequantised(low: Lowering, codes: Node, scales: Node, width: int, terms: int
 
 
 def _whole_product(low: Lowering, a: Node, b: Node) -> Node:
-    """A product of integer matrices: every product of two elements is stored."""
+    """Multiplies integer matrices; stores every product of two elements."""
     left, right = _rows(low, low.cast(a, I32), low.cast(b, I32))
     return low.graph.fold(Fold.ISUM, [len(a.shape)], low.i(Opcode.IMUL, left, right))
 
 
 @rule("mm", "bmm")
 def mm(low: Lowering, a: Node, b: Node) -> Node:
-    """A matrix product, or a batch of them."""
+    """Matrix product, or a batch of them."""
     return chosen_product(low, a, b) if low.dtype == F32 else _whole_product(low, a, b)
 
 
@@ -278,11 +280,11 @@ def addmm(low: Lowering, bias: Node, a: Node, b: Node, beta: float = 1, alpha: f
 
 @rule("mv")
 def mv(low: Lowering, a: Node, x: Node) -> Node:
-    """A matrix times a vector."""
+    """Matrix-vector product."""
     return low.graph.fold(Fold.DOT, [1], a, low.graph.expand(x, a.shape))
 
 
 @rule("dot")
 def dot(low: Lowering, a: Node, b: Node) -> Node:
-    """An inner product."""
+    """Inner product of two vectors."""
     return low.graph.fold(Fold.DOT, [0], a, b)

@@ -1,6 +1,6 @@
-"""Rules: pieces of an axis taken apart and put together - rolls, overlapping frames, borders, images made larger.
+"""Rules for resampling along an axis: rolls, overlapping frames, padding at borders, pixel shuffles, resizing.
 
-What overlaps is added tap by tap, in ascending order of taps; of more than `MAX_TAPS` it is a one-hot product.
+Overlapping frames are added tap by tap, in ascending order; beyond `MAX_TAPS` taps they are a one-hot product.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def _rolled(low: Lowering, x: Node, shift: int, dim: int) -> Node:
 
 
 def overlapped(low: Lowering, y: Node, axis: int, extent: int, w: Window) -> Node:
-    """[.., P, K, ..] -> [.., S, ..]: element (i, j) is added at i x step + j x dilation - pad, where that is inside."""
+    """Overlap-add [.., P, K, ..] -> [.., S, ..]: element (i, j) is added at i x step + j x dilation - pad, if that is
+    inside.
+    """
     count, size = y.shape[axis], y.shape[axis + 1]
     rest = (*y.shape[:axis], *y.shape[axis + 2 :])
     if w.tiles:
@@ -78,7 +80,7 @@ def _by_hits(low: Lowering, y: Node, axis: int, extent: int, w: Window) -> Node:
 
 @rule("unfold")
 def unfold(low: Lowering, x: Node, dim: int, size: int, step: int) -> Node:
-    """Frames of an axis, whose coordinates become a last axis."""
+    """Extracts frames of an axis; the coordinates within a frame become a new last axis."""
     if not x.shape:
         return low.graph.reshape(x, low.shape)
     dim %= len(x.shape)
@@ -89,7 +91,7 @@ def unfold(low: Lowering, x: Node, dim: int, size: int, step: int) -> Node:
 
 @rule("unfold_backward")
 def unfold_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, size: int, step: int) -> Node:
-    """The sum of the frames' gradients at each coordinate."""
+    """Sums the frames' gradients at each coordinate."""
     if not sizes:
         return low.graph.reshape(grad, ())
     dim %= len(sizes)
@@ -107,7 +109,7 @@ def im2col(
     pads: Sequence[int],
     steps: Sequence[int],
 ) -> Node:
-    """[N, C, S, S] -> [N, C K K, P P]: the inputs of every window."""
+    """Extracts sliding windows: [N, C, S, S] -> [N, C K K, P P]."""
     batched = low.graph.reshape(x, (1,) * (4 - len(x.shape)) + x.shape)
     windows = windows_of(sizes, steps, pads, dilations)
     counts = [(n + 2 * w.pad - w.reach) // w.step + 1 for n, w in zip(batched.shape[2:], windows, strict=True)]
@@ -125,7 +127,7 @@ def col2im(
     pads: Sequence[int],
     steps: Sequence[int],
 ) -> Node:
-    """[N, C K K, P P] -> [N, C, S, S]: sums the values that all windows have for an input."""
+    """Sums sliding windows: [N, C K K, P P] -> [N, C, S, S], the adjoint of `im2col`."""
     windows = windows_of(sizes, steps, pads, dilations)
     counts = [(n + 2 * w.pad - w.reach) // w.step + 1 for n, w in zip(extents, windows, strict=True)]
     n = x.shape[0] if len(x.shape) == 3 else 1
@@ -140,7 +142,7 @@ def col2im(
 
 
 def _by_axis(widths: Sequence[int], rank: int) -> list[tuple[int, int, int]]:
-    """(axis, before, after) of torch's widths, which begin with the last axis."""
+    """Converts torch's padding widths, which begin with the last axis, to (axis, before, after)."""
     return [(rank - 1 - i // 2, widths[i], widths[i + 1]) for i in range(0, len(widths), 2)]
 
 
@@ -165,8 +167,9 @@ def reflection_pad(low: Lowering, x: Node, widths: Sequence[int]) -> Node:
 def _folded_back(
     low: Lowering, grad: Node, widths: Sequence[int], bent: Callable[[Node, int], Node], reach: int
 ) -> Node:
-    """Returns the gradient of the interior, with the gradients of the borders added `reach` from its ends, as `bent`
-    maps them."""
+    """Returns the gradient of the interior plus the gradients of the borders, `reach` from its ends, as `bent` maps
+    them.
+    """
     for axis, before, after in reversed(_by_axis(widths, len(grad.shape))):
         n = grad.shape[axis] - before - after
         inner = low.graph.slice(grad, axis, before, n)
@@ -211,7 +214,7 @@ def replication_pad_backward(low: Lowering, grad: Node, _x: Node, widths: Sequen
 
 @rule("pixel_shuffle")
 def pixel_shuffle(low: Lowering, x: Node, factor: int) -> Node:
-    """[.., C r r, H, W] -> [.., C, H r, W r] (Shi 2016, equation 4)."""
+    """Moves channels to pixels: [.., C r r, H, W] -> [.., C, H r, W r] (Shi 2016, equation 4)."""
     *outer, channels, h, w = x.shape
     k = len(outer)
     split = low.graph.reshape(x, (*outer, channels // factor**2, factor, factor, h, w))
@@ -221,7 +224,7 @@ def pixel_shuffle(low: Lowering, x: Node, factor: int) -> Node:
 
 @rule("pixel_unshuffle")
 def pixel_unshuffle(low: Lowering, x: Node, factor: int) -> Node:
-    """[.., C, H r, W r] -> [.., C r r, H, W]."""
+    """Moves pixels to channels: [.., C, H r, W r] -> [.., C r r, H, W]."""
     *outer, channels, h, w = x.shape
     k = len(outer)
     split = low.graph.reshape(x, (*outer, channels, h // factor, factor, w // factor, factor))
@@ -231,7 +234,7 @@ def pixel_unshuffle(low: Lowering, x: Node, factor: int) -> Node:
 
 @rule("channel_shuffle")
 def channel_shuffle(low: Lowering, x: Node, groups: int) -> Node:
-    """Channels of g groups interleaved (Zhang 2018, section 3.1)."""
+    """Interleaves the channels of g groups (Zhang 2018, section 3.1)."""
     n, channels, *rest = x.shape
     split = low.graph.reshape(x, (n, groups, channels // groups, *rest))
     return low.graph.reshape(low.graph.permute(split, [0, 2, 1, *range(3, 3 + len(rest))]), x.shape)
@@ -240,11 +243,11 @@ def channel_shuffle(low: Lowering, x: Node, groups: int) -> Node:
 # --- images of another size --------------------------------------------------------------------------------
 
 Shares = Callable[[int, int, bool, float | None], np.ndarray]
-"""(outputs P, inputs S, corners, scale) -> f64 [P, S]: what each output takes of each input."""
+"""Maps (outputs P, inputs S, align_corners, scale) to f64 [P, S]: the weight of each input in each output."""
 
 
 def _sources(outputs: int, inputs: int, corners: bool, scale: float | None) -> np.ndarray:
-    """The place of each output among the inputs."""
+    """Returns the position of each output among the inputs."""
     if corners:
         return np.arange(outputs) * ((inputs - 1) / (outputs - 1) if outputs > 1 else 0.0)
     return (np.arange(outputs) + 0.5) * (1 / scale if scale else inputs / outputs) - 0.5
@@ -278,7 +281,7 @@ def _nearest_exact(outputs: int, inputs: int, _corners: bool, scale: float | Non
 
 
 _CUBIC = -0.75
-"""Keys's a (Keys 1981, equation 4), as torch has it."""
+"""The parameter a of the cubic kernel (Keys 1981, equation 4), as in torch."""
 
 
 def _cubic(outputs: int, inputs: int, corners: bool, scale: float | None) -> np.ndarray:
@@ -298,7 +301,7 @@ def _triangle(d: float) -> float:
 
 
 def _keys(d: float) -> float:
-    """Keys's cubic with a = -1/2, which torch takes where it filters."""
+    """The cubic kernel with a = -1/2 (Keys 1981, equation 4), which torch uses for antialiasing."""
     a, d = -0.5, abs(d)
     if d < 1:
         return ((a + 2) * d - (a + 3)) * d * d + 1
@@ -306,7 +309,7 @@ def _keys(d: float) -> float:
 
 
 def _filtered(weight: Callable[[float], float], reach: int) -> Shares:
-    """A filter that is as wide as an output is among the inputs, so that nothing is passed over (antialias=True)."""
+    """Returns a filter as wide as the spacing of the outputs, so that no input is skipped (`antialias=True`)."""
 
     def shares(outputs: int, inputs: int, corners: bool, scale: float | None) -> np.ndarray:
         found = np.zeros((outputs, inputs))
@@ -329,7 +332,7 @@ def _table(low: Lowering, shares: np.ndarray) -> Node:
 
 
 def _resized(low: Lowering, x: Node, tables: Sequence[np.ndarray]) -> Node:
-    """x [N, C, S...] times a table [P, S] along each of its last axes."""
+    """Multiplies x [N, C, S...] by a table [P, S] along each of its last axes."""
     for k, shares in enumerate(tables):
         if shares.shape[0] == shares.shape[1] and (shares == np.eye(len(shares))).all():
             continue

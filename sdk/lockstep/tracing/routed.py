@@ -1,10 +1,10 @@
-"""Rows that data send to groups: split by counts, each group times its own matrix, joined again.
+"""Routes rows to groups by data (mixture of experts): splits by counts, multiplies each group by its matrix, joins.
 
     parts = x.split(counts.tolist())
     y = torch.cat([F.linear(part, weight[i]) for i, part in enumerate(parts)])
 
-How many rows a group has is not known before the step, so every row meets every matrix, as zeros where it is not its
-own; what is joined is a sum.
+The number of rows of a group is not known before the step. Every row is multiplied by every matrix, as zeros where it
+belongs to another group, and the joined result is the sum over groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HINT = "of rows that are split by counts of the data, torch.nn.functional.linea
 
 
 class Counts(list[Any]):
-    """The list that `counts.tolist()` returns while tracing: numbers whose values depend on data."""
+    """The list that `counts.tolist()` returns during a trace; its numbers depend on data."""
 
     def __init__(self, counts: torch.Tensor) -> None:
         super().__init__(_Unknown() for _ in range(counts.shape[0]))
@@ -39,15 +39,15 @@ class _Unknown:
 
 
 class RoutedRows:
-    """The rows of one group, in the place that they have among all rows."""
+    """The rows of one group, at their positions among all rows."""
 
     def __init__(self, rows: torch.Tensor, own: torch.Tensor, counts: Counts, index: int) -> None:
         self.rows = torch.where(own.view(-1, *(1,) * (rows.dim() - 1)), rows, 0.0)
-        """Zeros where a row is another group's."""
+        """All rows, with zeros for rows of other groups."""
         self.own = own
-        """bool [S]: the rows of the group."""
+        """bool [S]: marks the rows of the group."""
         self.counts, self.index = counts, index
-        """Counts by which the rows were split, and the group's place among them."""
+        """The counts by which the rows were split, and the index of the group among them."""
 
     @classmethod
     def __torch_function__(cls, func: Any, _types: Any, _args: Any = (), _kwargs: Any = None) -> Any:
@@ -58,8 +58,9 @@ class RoutedRows:
 
 @contextmanager
 def counting(known: KnownValues) -> Iterator[None]:
-    """Makes `tolist` of an integer vector that depends on data return `Counts`; a fake tensor's own is no torch
-    function."""
+    """Makes `tolist` of an integer vector that depends on data return `Counts`: torch's own `tolist` cannot be
+    traced.
+    """
     original = FakeTensor.tolist
 
     def tolist(x: FakeTensor) -> Any:
@@ -74,7 +75,7 @@ def counting(known: KnownValues) -> Iterator[None]:
 
 
 def split(x: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
-    """`Tensor.split`; by unknown counts into groups."""
+    """`Tensor.split`; unknown counts give groups."""
     if not isinstance(split_size, Counts):
         return x.split(split_size, dim)
     if dim % x.dim():
@@ -88,14 +89,14 @@ def split(x: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
 
 
 def linear(x: Any, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
-    """`F.linear`, of a group too."""
+    """`F.linear`, also for the rows of a group."""
     if not isinstance(x, RoutedRows):
         return F.linear(x, weight, bias)
     return RoutedRows(F.linear(x.rows, weight, bias), x.own, x.counts, x.index)
 
 
 def joined(tensors: Sequence[Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`torch.cat`; of all groups in their order their sum, for each has its rows where the others have zeros."""
+    """`torch.cat`; all groups in order are joined by their sum, because each has zeros at the rows of the others."""
     groups = [t for t in tensors if isinstance(t, RoutedRows)]
     if not groups:
         return torch.cat(tensors, *args, **kwargs)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Images read at places that are computed, by formulas of torch: `grid_sample`, `affine_grid`.
+"""Samples images at computed positions, as torch formulas: `grid_sample`, `affine_grid`.
 
-What is read is rows of a table [places, channels], as embeddings are, so that the gradient is a one-hot product.
+Pixels are rows of a table [positions, channels], as in an embedding, so the gradient is a one-hot product.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 from lockstep.protocol.errors import LoweringError
 
 _CUBIC = -0.75
-"""Keys's a (Keys 1981, equation 4), as torch has it."""
+"""The parameter a of the cubic kernel (Keys 1981, equation 4), as in torch."""
 
 
 def grid_sample(
@@ -26,14 +26,16 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:
-    """[N, C, S...] read at grid [N, P..., rank], places from -1 to 1 (Jaderberg 2015, section 3.3) -> [N, C, P...]."""
+    """Samples [N, C, S...] at grid [N, P..., rank], positions from -1 to 1 (Jaderberg 2015, section 3.3) -> [N, C,
+    P...].
+    """
     rank, corners = input.dim() - 2, bool(align_corners)
     if mode not in ("bilinear", "nearest", "bicubic") or (mode == "bicubic" and rank != 2) or rank not in (2, 3):
         raise LoweringError(f"grid_sample by {mode} along {rank} axes", hint="use bilinear or nearest")
     if padding_mode not in ("zeros", "border", "reflection"):
         raise LoweringError(f"grid_sample with the padding {padding_mode!r}", hint="zeros, border or reflection")
     extents, outputs = input.shape[2:], grid.shape[1:-1]
-    # The grid names the last axis first.
+    # The grid lists coordinates from the last axis to the first.
     places = [_unscaled(grid[..., rank - 1 - k].reshape(grid.shape[0], -1), n, corners) for k, n in enumerate(extents)]
     read = _Reader(input)
     if mode == "bicubic":
@@ -57,14 +59,14 @@ def grid_sample(
 
 
 class _Reader:
-    """Rows [N, P, C] of images [N, C, S...]; zeros outside of them."""
+    """Reads rows [N, P, C] of images [N, C, S...]; zeros outside of them."""
 
     def __init__(self, images: Tensor) -> None:
         self.rows, self.channels, *self.extents = images.shape
         self.table = images.movedim(1, -1).reshape(-1, self.channels)
 
     def at(self, places: list[Tensor]) -> Tensor:
-        """The rows at whole numbers [N, P], one of them for each axis."""
+        """Returns the rows at integer positions [N, P], one tensor per axis."""
         index: Any = torch.arange(self.rows).unsqueeze(1)
         inside: Any = True
         for place, n in zip(places, self.extents, strict=True):
@@ -75,12 +77,12 @@ class _Reader:
 
 
 def _unscaled(x: Tensor, n: int, corners: bool) -> Tensor:
-    """-1 .. 1 -> the middles of the first and the last element, or their outer edges."""
+    """Maps -1 .. 1 to the centres of the first and last element (`corners`), or to their outer edges."""
     return (x + 1) / 2 * (n - 1) if corners else ((x + 1) * n - 1) / 2
 
 
 def _clipped(x: Tensor, n: int) -> Tensor:
-    """0 .. n - 1; without a slope from the borders on, as in torch."""
+    """Clamps to 0 .. n - 1; the gradient is zero at the borders and beyond, as in torch."""
     return torch.where((x > 0) & (x < n - 1), x, x.detach().clamp(0, n - 1))
 
 
@@ -92,7 +94,7 @@ def _padded(x: Tensor, n: int, padding: str, corners: bool) -> Tensor:
     low, span = (0.0, n - 1.0) if corners else (-0.5, float(n))
     if span == 0:
         return x * 0
-    # There and back: where the number of spans passed is odd, backwards.
+    # Reflects back and forth: after an odd number of spans the direction is reversed.
     away = torch.where(x < low, low - x, x - low)
     passed = (away.detach() / span).floor()
     left = away - passed * span
@@ -116,7 +118,7 @@ def _cubic(read: _Reader, places: list[Tensor], extents: Any, padding: str, corn
 
 
 def _keys(t: Tensor) -> list[Tensor]:
-    """The weights of the four places around a fraction t."""
+    """The cubic weights of the four positions around a fraction t."""
     a = _CUBIC
 
     def outer(d: Tensor) -> Tensor:
@@ -129,7 +131,7 @@ def _keys(t: Tensor) -> list[Tensor]:
 
 
 def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> Tensor:
-    """theta [N, rank, rank + 1] -> the places [N, S..., rank] to which it takes an image's own."""
+    """Returns the positions [N, S..., rank] to which theta [N, rank, rank + 1] maps an image's own positions."""
     extents = list(size)[2:]
     rank = len(extents)
     sides = []

@@ -1,8 +1,8 @@
-"""Graph to ops: which ops stand for a node.
+"""Selects the ops of a Program for the nodes of a tensor graph.
 
-Nodes are visited once, in the order in which they were made. Views rewrite strides. Elementwise nodes stay
-expressions until something needs them in memory: a fold, a gather, a concat, the state, several consumers, or a
-map's limits. A fold is emitted in the order in which its one reader, through its views, will read it.
+Nodes are visited once, in order of creation. Views rewrite strides. Elementwise nodes remain expressions until they
+must be stored for a fold, a gather, a concat, the state, several consumers, or a map's limits. A fold with a single
+reader is stored in the order in which that reader, through its views, reads it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lockstep.tracing.placement import Placement
 
 
 class Uses:
-    """The nodes that the outputs need, and the readers of each."""
+    """The nodes that the outputs need, and the readers of each node."""
 
     def __init__(self, outputs: Sequence[Node]) -> None:
         seen: dict[int, Node] = {}
@@ -33,7 +33,7 @@ class Uses:
                 seen[node.index] = node
                 stack.extend(node.args)
         self.nodes = [seen[i] for i in sorted(seen)]
-        """The graph's nodes, in the order in which they were made."""
+        """Nodes in order of creation."""
         self._outputs = {o.index for o in outputs}
         self._readers: dict[int, list[Node]] = {n.index: [] for n in self.nodes}
         for node in self.nodes:
@@ -42,7 +42,7 @@ class Uses:
         self._count: dict[int, int] = {}
         for node in reversed(self.nodes):
             readers = self._readers[node.index]
-            # A tensor's scales are read where its codes are.
+            # A tensor's scales are read wherever its codes are read.
             self._count[node.index] = (node.index in self._outputs) + sum(
                 self._count[r.index] if r.kind in VIEWS else not (r.kind == "quant" and r.attrs[0] == Quant.SCALES)
                 for r in readers
@@ -53,14 +53,14 @@ class Uses:
         return self._count[node.index] > 1
 
     def only_view(self, node: Node) -> Node | None:
-        """The view that alone reads the node."""
+        """Returns the view that is the node's only reader; None otherwise."""
         readers = self._readers[node.index]
         alone = node.index not in self._outputs and len(readers) == 1 and readers[0].kind in VIEWS
         return readers[0] if alone else None
 
 
 class Selection:
-    """The ops of a graph, a method for each kind of node."""
+    """Selects the ops of a graph, with a method for each kind of node."""
 
     def __init__(self, outputs: Sequence[Node | None]) -> None:
         self._uses = Uses([o for o in outputs if o is not None])
@@ -76,7 +76,10 @@ class Selection:
         self._aliases = [self._output(node) for node in outputs]
 
     def program(self, entries: tuple[TensorHeader | None, ...]) -> Program:
-        """The Program from a state of these entries to the outputs; raises LoweringError if it outgrows a bound."""
+        """Returns the Program that maps a state with these entries to the outputs.
+
+        Raises LoweringError beyond a size bound.
+        """
         return self._emission.program(entries, self._aliases)
 
     def _source(self, node: Node) -> None:
@@ -116,7 +119,9 @@ class Selection:
         self._put_as_read(self._views.normal(Val(vals[0].dims[:rank], chain)), node)
 
     def _operand(self, val: Val, rank: int, node: Node) -> Leaf:
-        """The window of a fold on its operand: a transposing map comes before where that is not contiguous along k."""
+        """Returns the window of a fold on its operand; an operand that is not contiguous along k is transposed into
+        memory first.
+        """
         stride = k_stride(val, rank)
         if stride is None:
             val = self._views.constant(val) or self._row(val, rank, node)
@@ -130,7 +135,7 @@ class Selection:
         return self._views.split(stored, val.dims)
 
     def _put_as_read(self, chain: Val, node: Node) -> None:
-        """Places the fold in memory in the order of the last view through which its one reader sees it."""
+        """Stores the fold in the axis order of the last view through which its only reader sees it."""
         reader = node
         while (view := self._uses.only_view(reader)) is not None:
             seen = self._placed.seen(view, chain)
@@ -142,8 +147,9 @@ class Selection:
     # --- integer products ---------------------------------------------------------------------------------
 
     def _quant(self, node: Node) -> None:
-        """Emits the codes or scales of a tensor in rows, after a transposing map where its last axis is not
-        contiguous."""
+        """Emits the codes or scales of a tensor in rows; a tensor that is not contiguous along its last axis is
+        transposed first.
+        """
         arg = node.args[0]
         rows = self._placed.fitting(lambda val: is_row(self._views.normal(val)), arg, (len(arg.shape) - 1,))
         self._placed.put(node, self._emission.quant(self._views.normal(rows), node))
@@ -167,7 +173,7 @@ class Selection:
         self._put_as_read(self._views.normal(Val(found[0].dims[:rank], chain)), node)
 
     def _select_in_own_rows(self, node: Node) -> None:
-        """Computes codes or scales again, of a copy whose rows have one axis for each dimension."""
+        """Recomputes codes or scales from a copy whose rows have one axis per dimension."""
         if node.kind == "quant":
             self._placed.stored(node.args[0])
             self._quant(node)
@@ -195,7 +201,9 @@ class Selection:
             self._placed.put(node, self._emission.gather(rows, first, dims, table.shape[0], row_stride, node))
 
     def _over_rows(self, table: Val, index: Val) -> list[Val] | None:
-        """Both over the table's rows and the axes of the result; None if their axes do not nest."""
+        """Broadcasts table and index over the table's rows and the axes of the result; None if their axes are
+        incompatible.
+        """
         above = self._views.expand(Val(((), *index.dims), index.body), (table.shape[0], *index.shape))
         return self._views.unify([table, above])
 
@@ -209,7 +217,7 @@ class Selection:
                 val = self._placed.stored_as(lambda v: _single(v, (axis,)), arg, (axis,))
             parts.append(constant or val)
         if any(p.dims[i] != parts[0].dims[i] for p in parts for i in dims if i != axis):
-            # A part cut differently from the others is read through one axis per dimension.
+            # If the parts are split differently, each is read through one axis per dimension.
             parts = [
                 p if _single(p, dims) else self._placed.stored_as(lambda v: _single(v, dims), a, dims)
                 for a, p in zip(node.args, parts, strict=True)
@@ -218,17 +226,17 @@ class Selection:
 
 
 def _single(val: Val, dims: Sequence[int]) -> bool:
-    """Returns True if some logical dimensions have one axis at most each."""
+    """Returns True if each of the given logical dimensions has at most one axis."""
     return all(len(val.dims[i]) < 2 for i in dims)
 
 
 def _in_rows(table: Val) -> bool:
-    """Returns True if a gather can read the table: its rows lie one behind another."""
+    """Returns True if a gather can read the table: its rows have a constant, non-negative stride."""
     return isinstance(table.body, Leaf) and _single(table, (0,)) and (not table.dims[0] or table.body.strides[0] >= 0)
 
 
 def _within(index: Val, rows: int) -> bool:
-    """Returns True if an affine index stays in 0..rows-1."""
+    """Returns True if every value of an affine index is in 0..rows-1."""
     leaf = index.leaf
     ends = [s * (n - 1) for s, n in zip(leaf.strides, index.axes, strict=True)]
     return leaf.offset + sum(min(e, 0) for e in ends) >= 0 and leaf.offset + sum(max(e, 0) for e in ends) < rows

@@ -1,4 +1,4 @@
-"""Rules: views, constants, concatenations."""
+"""Rules for views, constants and concatenations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def t(low: Lowering, x: Node) -> Node:
 
 @rule("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims")
 def squeeze(low: Lowering, x: Node, *_dims: Any) -> Node:
-    """Axes of one coordinate come and go."""
+    """Removes axes of extent 1."""
     return low.graph.reshape(x, low.shape)
 
 
@@ -55,7 +55,7 @@ def squeeze(low: Lowering, x: Node, *_dims: Any) -> Node:
 def slice_(
     low: Lowering, x: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Node:
-    """Every step-th coordinate from start."""
+    """Selects every step-th coordinate from `start` to `end`."""
     dim, n = dim % len(x.shape), x.shape[dim]
     start = 0 if start is None else start
     first = min(max(start + n if start < 0 else start, 0), n)
@@ -64,7 +64,7 @@ def slice_(
 
 @rule("select.int")
 def select(low: Lowering, x: Node, dim: int, index: int) -> Node:
-    """One coordinate of an axis, which vanishes."""
+    """Selects one coordinate of an axis, which vanishes."""
     dim = dim % len(x.shape)
     return low.graph.reshape(low.graph.slice(x, dim, index % x.shape[dim], 1), low.shape)
 
@@ -77,7 +77,7 @@ def flip(low: Lowering, x: Node, dims: Sequence[int]) -> Node:
 
 @rule("split.Tensor", "unsafe_split.Tensor")
 def split(low: Lowering, x: Node, size: int, dim: int = 0) -> list[Node]:
-    """Equal parts, the last may be shorter."""
+    """Splits an axis into equal parts; the last may be shorter."""
     n = x.shape[dim]
     return split_with_sizes(low, x, [min(size, n - at) for at in range(0, n, size)], dim)
 
@@ -94,7 +94,7 @@ def split_with_sizes(low: Lowering, x: Node, sizes: Sequence[int], dim: int = 0)
 
 @rule("unbind.int")
 def unbind(low: Lowering, x: Node, dim: int = 0) -> list[Node]:
-    """Every coordinate of an axis."""
+    """Splits an axis into its coordinates."""
     dim = dim % len(x.shape)
     rest = (*x.shape[:dim], *x.shape[dim + 1 :])
     return [low.graph.reshape(low.graph.slice(x, dim, i, 1), rest) for i in range(x.shape[dim])]
@@ -132,7 +132,7 @@ def pad(low: Lowering, x: Node, widths: Sequence[int], value: float = 0) -> Node
 
 
 def padded(low: Lowering, x: Node, dim: int, before: int, after: int, value: float = 0) -> Node:
-    """A constant before and after along one axis; negative widths cut."""
+    """Pads one axis with a constant before and after; negative widths crop."""
     if before < 0 or after < 0:
         x = low.graph.slice(x, dim, max(-before, 0), x.shape[dim] + min(before, 0) + min(after, 0))
 
@@ -143,7 +143,7 @@ def padded(low: Lowering, x: Node, dim: int, before: int, after: int, value: flo
 
 
 def dilated(low: Lowering, x: Node, axis: int, step: int, fill: float = 0) -> Node:
-    """step - 1 fills between every two coordinates of an axis."""
+    """Inserts step - 1 fill values between adjacent coordinates of an axis."""
     if step == 1:
         return x
     n = x.shape[axis]
@@ -165,7 +165,9 @@ def slice_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, st
 
 
 def complement(low: Lowering, a: Any, b: Any) -> Node | None:
-    """The sum of two concatenations, each zero where the other is not: the gradients of two halves; else None."""
+    """Returns the sum of two concatenations, each zero where the other is not, as one concatenation (gradients of two
+    halves); else None.
+    """
     if not (isinstance(a, Node) and isinstance(b, Node) and a.kind == b.kind == "concat" and a.attrs == b.attrs):
         return None
     if [p.shape for p in a.args] != [p.shape for p in b.args]:
@@ -195,7 +197,7 @@ def select_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, i
 def slice_scatter(
     low: Lowering, x: Node, part: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Node:
-    """x with a slice replaced."""
+    """x with a slice replaced by `part`."""
     if part.elements == 0:
         return x
     dim, n = dim % len(x.shape), x.shape[dim]
@@ -215,7 +217,7 @@ def slice_scatter(
 
 @rule("select_scatter")
 def select_scatter(low: Lowering, x: Node, part: Node, dim: int, index: int) -> Node:
-    """x with one coordinate of an axis replaced."""
+    """x with one coordinate of an axis replaced by `part`."""
     dim = dim % len(x.shape)
     one = low.graph.reshape(part, (*x.shape[:dim], 1, *x.shape[dim + 1 :]))
     return slice_scatter(low, x, one, dim, index % x.shape[dim])
@@ -281,7 +283,7 @@ for _name in ("ones", "ones_like", "new_ones"):
 
 @rule("arange", "arange.start", "arange.start_step")
 def arange(low: Lowering, *args: Any, **_kwargs: Any) -> Node:
-    """start, start + step, ..."""
+    """Creates the numbers start, start + step, ..."""
     start, step = (0 if len(args) == 1 else args[0]), (args[2] if len(args) == 3 else 1)
     if low.dtype == F32 and (start != int(start) or step != int(step)):
         counted = low.cast(low.graph.iota(low.shape, 0), F32)
@@ -291,13 +293,13 @@ def arange(low: Lowering, *args: Any, **_kwargs: Any) -> Node:
 
 @rule("linspace")
 def linspace(low: Lowering, start: float, end: float, steps: int, **_kwargs: Any) -> Node:
-    """`steps` numbers from start to end, each rounded once."""
+    """Creates `steps` equally spaced numbers from start to end, each rounded once."""
     return low.graph.const(F32, low.shape, np.linspace(start, end, steps).astype("<f4").tobytes())
 
 
 @rule("logspace")
 def logspace(low: Lowering, start: float, end: float, steps: int, base: float = 10.0, **_kwargs: Any) -> Node:
-    """`steps` powers of the base, of exponents from start to end, each rounded once."""
+    """Creates `steps` powers of the base with equally spaced exponents from start to end, each rounded once."""
     return low.graph.const(F32, low.shape, (base ** np.linspace(start, end, steps)).astype("<f4").tobytes())
 
 
@@ -311,7 +313,7 @@ def eye(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
 
 
 def _diagonal_of(low: Lowering, shape: Sequence[int], offset: int, a: int, b: int) -> tuple[list[int], int, int, int]:
-    """(axes with the two last, first flat position, length, distance) of a diagonal of two axes."""
+    """Returns (axes with the two last, first flat position, length, stride) of a diagonal of two axes."""
     a, b = a % len(shape), b % len(shape)
     rows, columns = shape[a], shape[b]
     first = offset if offset >= 0 else -offset * columns
@@ -321,7 +323,7 @@ def _diagonal_of(low: Lowering, shape: Sequence[int], offset: int, a: int, b: in
 
 @rule("diagonal", "diagonal_copy")
 def diagonal(low: Lowering, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
-    """The diagonal of axes dim1 and dim2, which becomes the last axis."""
+    """Extracts the diagonal of axes dim1 and dim2, which becomes the last axis."""
     order, first, length, distance = _diagonal_of(low, x.shape, offset, dim1, dim2)
     last = low.graph.permute(x, order)
     outer = last.shape[:-2]
@@ -343,7 +345,7 @@ def diagonal_backward(low: Lowering, grad: Node, sizes: Sequence[int], offset: i
 
 @rule("diagonal_scatter")
 def diagonal_scatter(low: Lowering, x: Node, part: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
-    """x with a diagonal replaced."""
+    """x with a diagonal replaced by `part`."""
     if part.elements == 0:
         return x
     placed, own = (

@@ -1,7 +1,6 @@
-"""The inputs of a traced function besides the state: dataset rows, random words, the place in the job.
+"""Inputs of a traced function besides the state: dataset rows, random words, and the step's context (round, slot, t).
 
-Each is a torch operation, so that tracing sees it; outside `trace` there is no job to read from, and calling one is
-an error.
+Each is a torch operation, so that a trace records it. Outside `trace` there is no job to read from, and a call raises.
 """
 
 from __future__ import annotations
@@ -46,21 +45,21 @@ def _(word: int) -> torch.Tensor:
 
 
 class NamedFields(dict[str, torch.Tensor]):
-    """The fields of a step's rows, by name."""
+    """The named fields of a step's dataset rows."""
 
     def __getitem__(self, name: Any) -> torch.Tensor:
         if not isinstance(name, str) or name not in self:
-            told = (
+            message = (
                 f"a field {name!r} that a row does not have"
                 if isinstance(name, str)
                 else "rows of fields as one tensor"
             )
-            raise LoweringError(told, hint=f"take a field by its name: a row has {', '.join(self)[:300]}")
+            raise LoweringError(message, hint=f"take a field by its name: a row has {', '.join(self)[:300]}")
         return super().__getitem__(name)
 
 
 def draw(first: int, rows: int, length: int) -> torch.Tensor:
-    """i64 [rows, length]: rows number first .. first + rows - 1 of this step's sample of the dataset.
+    """Returns i64 [rows, length]: rows number first .. first + rows - 1 of this step's sample of the dataset.
 
     Row j is dataset[keccak(seed ‖ round ‖ slot ‖ t ‖ j) mod N]; `length` must be the dataset's row length.
     """
@@ -68,10 +67,10 @@ def draw(first: int, rows: int, length: int) -> torch.Tensor:
 
 
 def random_words(count: int, stream: int) -> torch.Tensor:
-    """i32 [count]: Philox 4x32-10 words of this step; different streams are independent."""
+    """Returns i32 [count]: Philox 4x32-10 words of this step; different streams are independent."""
     return _random_words(count, stream)
 
 
 def context(word: str) -> torch.Tensor:
-    """i32 scalar: "round", "slot" or "t" (from 1) of the step."""
+    """Returns a word of the step's context as an i32 scalar: "round", "slot" or "t" (from 1)."""
     return _context(("round", "slot", "t").index(word))

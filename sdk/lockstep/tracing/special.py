@@ -1,6 +1,6 @@
-"""Rules: special functions - gamma, error and Bessel functions - and elementwise functions made of others.
+"""Rules for special functions: gamma, error and Bessel functions, and elementwise functions composed of others.
 
-Each approximation names its source; docs/lowerings.md states how near it is.
+Each approximation cites its source; docs/lowerings.md states its error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lockstep.tracing.reductions import vector_norm
 
 
 def polynomial(low: Lowering, coefficients: tuple[float, ...], x: Node) -> Node:
-    """Horner's scheme; the first coefficient is that of the highest power."""
+    """Evaluates a polynomial by Horner's scheme; the first coefficient belongs to the highest power."""
     result = low.cast(coefficients[0], F32)
     for coefficient in coefficients[1:]:
         result = low.f(Opcode.FFMA, result, x, coefficient)
@@ -26,17 +26,19 @@ def polynomial(low: Lowering, coefficients: tuple[float, ...], x: Node) -> Node:
 
 
 def _negative(low: Lowering, x: Node) -> Node:
-    """The sign bit: of -0 too."""
+    """True where the sign bit is set, including -0."""
     return low.test(Opcode.ILT, low.graph.bitcast(x, I32), 0)
 
 
 def _signed(low: Lowering, size: Node, like: Node) -> Node:
-    """A size with the sign of something else, bit for bit."""
+    """Returns the magnitude with the sign bit of `like`."""
     return low.select(_negative(low, like), low.f(Opcode.FNEG, size), size, F32)
 
 
 def _half_turn(low: Lowering, x: Node) -> tuple[Node, Node]:
-    """(sin(pi x), cos(pi x)) up to the sign that both share: of x less the nearest integer, which is exact."""
+    """Returns (sin(pi x), cos(pi x)), both up to one common sign; x is first reduced by its nearest integer,
+    exactly.
+    """
     r = low.f(Opcode.FMUL, low.f(Opcode.FSUB, x, low.rounded(x)), math.pi)
     return sin(low, r), cos(low, r)
 
@@ -47,7 +49,9 @@ _SHIFT = 1.428456135094165802001953125
 _ABOVE = (14.02614328749964766, 43.74732405540314316, 50.59547402616588964,
           26.90456680562548195, 6.595765571169314946, 0.6007854010515290065)  # fmt: skip
 _BELOW = (24.0, 50.0, 35.0, 10.0, 1.0)
-"""Lanczos 1964, equation 31, with six terms as one quotient of positive coefficients (Maddock 2006, lanczos6m24)."""
+"""Denominator of Lanczos's approximation as one quotient of positive coefficients (Lanczos 1964, equation 31; Maddock
+2006, lanczos6m24).
+"""
 
 
 def _log_gamma_above_one(low: Lowering, x: Node) -> Node:
@@ -59,7 +63,7 @@ def _log_gamma_above_one(low: Lowering, x: Node) -> Node:
 
 @rule("lgamma")
 def lgamma(low: Lowering, x: Node) -> Node:
-    """log |gamma(x)|, by one step up where |x| < 1 and by reflection where x < 0."""
+    """log |gamma(x)|: by one upward recurrence step for |x| < 1, by reflection for x < 0."""
     x = low.cast(x, F32)
     size = low.f(Opcode.FABS, x)
     small = low.test(Opcode.FLT, size, 1.0)
@@ -73,12 +77,12 @@ def lgamma(low: Lowering, x: Node) -> Node:
 
 
 _PSI = (-1 / 132, 1 / 240, -1 / 252, 1 / 120, -1 / 12)
-"""Abramowitz and Stegun 1964, 6.3.18."""
+"""Coefficients of the asymptotic series of digamma (Abramowitz and Stegun 1964, 6.3.18)."""
 
 
 @rule("digamma")
 def digamma(low: Lowering, x: Node) -> Node:
-    """d log gamma(x) / dx: the asymptotic series six steps up, and by reflection where x < 0."""
+    """d log gamma(x) / dx: the asymptotic series after six upward recurrence steps; by reflection for x < 0."""
     x = low.cast(x, F32)
     below = low.test(Opcode.FLT, x, 0.0)
     y = low.select(below, low.f(Opcode.FSUB, 1.0, x), x, F32)
@@ -113,9 +117,9 @@ def _power(low: Lowering, x: Node, n: int) -> Node:
 
 @rule("polygamma")
 def polygamma(low: Lowering, n: int, x: Node) -> Node:
-    """The n-th derivative of digamma (Abramowitz and Stegun 1964, 6.4.11, ten steps up).
+    """The n-th derivative of digamma, after ten upward recurrence steps (Abramowitz and Stegun 1964, 6.4.11).
 
-    Where x < 0, the first one is reflected, and higher ones are NaN.
+    For x < 0 the first derivative is reflected; higher ones are NaN.
     """
     if n == 0:
         return digamma(low, x)
@@ -159,7 +163,7 @@ _FAR = (0.017337203997, 0.42868294337, 3.0812263860, 6.6579051150), (0.012258202
 
 
 def _quantile(low: Lowering, q: Node, tail: Node) -> Node:
-    """The normal quantile of 1/2 + q, where the smaller tail is 1/2 - |q| (Wichura 1988, algorithm AS 241, PPND7)."""
+    """The normal quantile of 1/2 + q, given the smaller tail 1/2 - |q| (Wichura 1988, algorithm AS 241, PPND7)."""
 
     def quotient(parts: tuple[tuple[float, ...], tuple[float, ...]], at: Node) -> Node:
         return low.f(Opcode.FDIV, *(polynomial(low, part, at) for part in parts))
@@ -175,14 +179,14 @@ def _quantile(low: Lowering, q: Node, tail: Node) -> Node:
 
 @rule("special_ndtri")
 def ndtri(low: Lowering, p: Node) -> Node:
-    """The normal quantile."""
+    """The quantile of the standard normal distribution."""
     p = low.cast(p, F32)
     return _quantile(low, low.f(Opcode.FSUB, p, 0.5), low.f(Opcode.FMIN, p, low.f(Opcode.FSUB, 1.0, p)))
 
 
 @rule("erfinv")
 def erfinv(low: Lowering, x: Node) -> Node:
-    """The normal quantile of (1 + x) / 2, over sqrt(2)."""
+    """Inverse error function: the normal quantile of (1 + x) / 2, divided by sqrt(2)."""
     x = low.cast(x, F32)
     tail = low.f(Opcode.FMUL, 0.5, low.f(Opcode.FSUB, 1.0, low.f(Opcode.FABS, x)))
     return low.f(Opcode.FMUL, math.sqrt(0.5), _quantile(low, low.f(Opcode.FMUL, 0.5, x), tail))
@@ -190,17 +194,17 @@ def erfinv(low: Lowering, x: Node) -> Node:
 
 _ERFC = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
          -1.26551223)  # fmt: skip
-"""Relative error below 1.2e-7 (Press 1992, section 6.2, erfcc)."""
+"""Coefficients of erfc with relative error below 1.2e-7 (Press 1992, section 6.2, erfcc)."""
 
 
 def _scaled_tail(low: Lowering, size: Node) -> Node:
-    """exp(x^2) erfc(x), of x >= 0."""
+    """exp(x^2) erfc(x) for x >= 0."""
     t = low.f(Opcode.FDIV, 1.0, low.f(Opcode.FFMA, 0.5, size, 1.0))
     return low.f(Opcode.FMUL, t, low.f(Opcode.FEXP, polynomial(low, _ERFC, t)))
 
 
 def _exp_of_square(low: Lowering, x: Node, sign: float) -> Node:
-    """exp(sign x^2); what the square loses in rounding is put back."""
+    """exp(sign x^2), corrected for the rounding of the square."""
     square = low.f(Opcode.FMUL, x, x)
     rest = low.f(Opcode.FFMA, x, x, low.f(Opcode.FNEG, square))
     e = low.f(Opcode.FEXP, low.f(Opcode.FMUL, square, sign))
@@ -236,7 +240,9 @@ _I0_FAR = (0.00392377, -0.01647633, 0.02635537, -0.02057706, 0.00916281, -0.0015
 _I1_NEAR = (0.00032411, 0.00301532, 0.02658733, 0.15084934, 0.51498869, 0.87890594, 0.5)
 _I1_FAR = (-0.00420059, 0.01787654, -0.02895312, 0.02282967, -0.01031555, 0.00163801, -0.00362018, -0.03988024,
            0.39894228)  # fmt: skip
-"""Relative error about 2e-7 (Abramowitz and Stegun 1964, 9.8.1 to 9.8.4)."""
+"""Coefficients of the modified Bessel functions, relative error about 2e-7 (Abramowitz and Stegun 1964, 9.8.1 to
+9.8.4).
+"""
 
 
 def _bessel(low: Lowering, x: Node, odd: bool, scaled: bool) -> Node:
@@ -263,7 +269,7 @@ def i0(low: Lowering, x: Node) -> Node:
 
 @rule("special_i0e")
 def i0e(low: Lowering, x: Node) -> Node:
-    """exp(-|x|) i0(x)."""
+    """exp(-|x|) i0(x), the scaled modified Bessel function of order 0."""
     return _bessel(low, x, odd=False, scaled=True)
 
 
@@ -275,7 +281,7 @@ def i1(low: Lowering, x: Node) -> Node:
 
 @rule("special_i1e")
 def i1e(low: Lowering, x: Node) -> Node:
-    """exp(-|x|) i1(x)."""
+    """exp(-|x|) i1(x), the scaled modified Bessel function of order 1."""
     return _bessel(low, x, odd=True, scaled=True)
 
 
@@ -284,7 +290,7 @@ def i1e(low: Lowering, x: Node) -> Node:
 
 @rule("special_entr")
 def entr(low: Lowering, x: Node) -> Node:
-    """-x log(x); 0 at 0, -inf below."""
+    """Entropy term -x log(x); 0 at 0, -inf below 0."""
     x = low.cast(x, F32)
     value = low.f(Opcode.FNEG, xlogy(low, x, x))
     return low.select(low.test(Opcode.FLT, x, 0.0), -math.inf, value, F32)
@@ -292,7 +298,7 @@ def entr(low: Lowering, x: Node) -> Node:
 
 @rule("logit")
 def logit(low: Lowering, x: Node, eps: float | None = None) -> Node:
-    """log(x / (1 - x)), of x between eps and 1 - eps."""
+    """log(x / (1 - x)), with x clamped to eps .. 1 - eps if eps is given."""
     x = low.cast(x, F32)
     if eps is not None:
         x = low.f(Opcode.FMIN, low.f(Opcode.FMAX, x, eps), 1 - eps)
@@ -301,7 +307,7 @@ def logit(low: Lowering, x: Node, eps: float | None = None) -> Node:
 
 @rule("logit_backward")
 def logit_backward(low: Lowering, grad: Node, x: Node, eps: float | None = None) -> Node:
-    """grad / (x (1 - x)); outside of the bounds 0, or NaN where there are none."""
+    """grad / (x (1 - x)); outside of the clamp range 0, or NaN without a clamp."""
     lower, outside = (0.0, math.nan) if eps is None else (eps, 0.0)
     inside = low.i(Opcode.IAND, low.test(Opcode.FLE, lower, x), low.test(Opcode.FLE, x, 1 - lower))
     slope = low.f(Opcode.FDIV, grad, low.f(Opcode.FMUL, x, low.f(Opcode.FSUB, 1.0, x)))
@@ -310,13 +316,13 @@ def logit_backward(low: Lowering, grad: Node, x: Node, eps: float | None = None)
 
 @rule("xlogy.Scalar_Self", "xlogy.Scalar_Other")
 def xlogy_scalar(low: Lowering, x: Number, y: Number) -> Node:
-    """x log(y), zero where x is."""
+    """x log(y); 0 where x is 0."""
     return xlogy(low, low.cast(x, F32), low.cast(y, F32))
 
 
 @rule("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar")
 def xlog1py(low: Lowering, x: Number, y: Number) -> Node:
-    """x log(1 + y), zero where x is."""
+    """x log(1 + y); 0 where x is 0."""
     product = low.f(Opcode.FMUL, x, log1p(low, low.cast(y, F32)))
     zero = low.test(Opcode.FEQ, x, 0.0)
     return low.select(zero, low.select(low.test(Opcode.FEQ, y, y), 0.0, math.nan, F32), product, F32)
@@ -324,7 +330,7 @@ def xlog1py(low: Lowering, x: Number, y: Number) -> Node:
 
 @rule("logaddexp2")
 def logaddexp2(low: Lowering, a: Node, b: Node) -> Node:
-    """log2(2^a + 2^b), without overflow; equal infinities stay."""
+    """log2(2^a + 2^b) without overflow; two equal infinities give that infinity."""
     apart = low.select(low.test(Opcode.FEQ, a, b), 0.0, low.f(Opcode.FABS, low.f(Opcode.FSUB, a, b)), F32)
     tail = log1p(low, exp2(low, low.f(Opcode.FNEG, apart)))
     return low.f(Opcode.FFMA, tail, 1 / math.log(2), low.f(Opcode.FMAX, a, b))
@@ -332,7 +338,7 @@ def logaddexp2(low: Lowering, a: Node, b: Node) -> Node:
 
 @rule("ldexp.Tensor")
 def ldexp(low: Lowering, x: Node, n: Node) -> Node:
-    """x 2^n: by two powers of two where n is an integer, so that neither overflows alone."""
+    """x 2^n; for integer n as two powers of two, so that neither overflows alone."""
     if n.dtype == F32:
         return low.f(Opcode.FMUL, x, exp2(low, n))
     n = low.i(Opcode.IMIN, low.i(Opcode.IMAX, n, -252), 252)
@@ -344,7 +350,7 @@ def ldexp(low: Lowering, x: Node, n: Node) -> Node:
 
 @rule("hypot")
 def hypot(low: Lowering, a: Node, b: Node) -> Node:
-    """sqrt(a^2 + b^2), without overflow."""
+    """sqrt(a^2 + b^2) without overflow."""
     a, b = low.f(Opcode.FABS, a), low.f(Opcode.FABS, b)
     most = low.f(Opcode.FMAX, a, b)
     share = low.f(Opcode.FDIV, low.f(Opcode.FMIN, a, b), most)
@@ -383,25 +389,25 @@ def rad2deg(low: Lowering, x: Node) -> Node:
 
 @rule("frac")
 def frac(low: Lowering, x: Node) -> Node:
-    """x less its integer part."""
+    """The fractional part: x - trunc(x)."""
     return low.f(Opcode.FSUB, x, low.truncate(x))
 
 
 @rule("copysign.Tensor", "copysign.Scalar")
 def copysign(low: Lowering, x: Node, like: Number) -> Node:
-    """|x| with a sign, that of -0 included."""
+    """|x| with the sign bit of `like`, including -0."""
     return _signed(low, low.f(Opcode.FABS, x), low.cast(like, F32))
 
 
 @rule("signbit")
 def signbit(low: Lowering, x: Node) -> Node:
-    """The sign is negative, that of -0 included."""
+    """True where the sign bit is set, including -0."""
     return _negative(low, x)
 
 
 @rule("heaviside")
 def heaviside(low: Lowering, x: Node, at_zero: Node) -> Node:
-    """0 below zero, 1 above, and what is given at zero."""
+    """0 for x < 0, 1 for x > 0, `at_zero` for x = 0."""
     if low.dtype != F32:
         return low.select(low.test(Opcode.IEQ, x, 0), at_zero, low.test(Opcode.ILT, 0, x), low.dtype)
     step = low.cast(low.test(Opcode.FLT, 0.0, x), F32)
@@ -425,19 +431,19 @@ rule("fmin")(_known_extremum(Opcode.FMIN))
 
 @rule("isposinf")
 def isposinf(low: Lowering, x: Node) -> Node:
-    """x is infinity."""
+    """True where x is +infinity."""
     return low.test(Opcode.FEQ, low.cast(x, F32), math.inf)
 
 
 @rule("isneginf")
 def isneginf(low: Lowering, x: Node) -> Node:
-    """x is minus infinity."""
+    """True where x is -infinity."""
     return low.test(Opcode.FEQ, low.cast(x, F32), -math.inf)
 
 
 @rule("round.decimals")
 def round_decimals(low: Lowering, x: Node, *, decimals: int = 0) -> Node:
-    """To a number of decimal places, ties to even."""
+    """Rounds to a number of decimal places, ties to even."""
     scale = 10.0 ** abs(decimals)
     there, back = (Opcode.FMUL, Opcode.FDIV) if decimals >= 0 else (Opcode.FDIV, Opcode.FMUL)
     return low.f(back, low.rounded(low.f(there, x, scale)), scale)

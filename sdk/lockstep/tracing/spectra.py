@@ -1,4 +1,4 @@
-"""Fourier transforms as products with tables of roots of unity; of frames, `stft` and `istft`."""
+"""Fourier transforms as matrix products with tables of roots of unity; `stft` and `istft` over frames."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lockstep.tracing.complexes import ComplexPair, conjugate, is_complex, pair_
 from lockstep.tracing.known import KnownValues
 
 MAX_TERMS = 4096
-"""The longest axis of a Fourier transform: its table has the square of that."""
+"""Longest axis of a Fourier transform; its table has MAX_TERMS^2 entries."""
 _NORMS = {None: 0, "backward": 0, "ortho": 1, "forward": 2}
-"""Name of a norm to the halves of the scale 1 / n that the forward transform has."""
+"""Maps the name of a normalisation to the power of 1 / sqrt(n) in the forward transform: 0, 1 or 2."""
 
 
 class FourierFormulas:
-    """Transforms of one trace."""
+    """Fourier transforms of one trace."""
 
     def __init__(self, known: KnownValues) -> None:
         self.known = known
@@ -35,7 +35,7 @@ class FourierFormulas:
             torch.istft: self.istft,
             torch.Tensor.istft: self.istft,
         }
-        # One axis, two, or all; of complex numbers, of real ones, and back.
+        # Transforms over one axis, two, or all; of complex tensors, of real ones, and back to real ones.
         for one, two, every, made in (
             (f.fft, f.fft2, f.fftn, partial(self.transformed, back=False)),
             (f.ifft, f.ifft2, f.ifftn, partial(self.transformed, back=True)),
@@ -58,7 +58,7 @@ class FourierFormulas:
         back: bool,
         first: bool = True,
     ) -> ComplexPair:
-        """The discrete Fourier transform along axes, or its inverse, one axis after another."""
+        """The discrete Fourier transform along axes, or its inverse (`back`), one axis after another."""
         real = isinstance(input, Tensor) and not is_complex(input)
         pair = pair_of(input, self.known)
         axes, lengths = _axes(pair.re, s, dim)
@@ -69,7 +69,7 @@ class FourierFormulas:
         return _scaled(pair, prod(sizes), norm, back)
 
     def _turned(self, x: ComplexPair, axis: int, *, imaginary: bool, back: bool) -> ComplexPair:
-        """One axis' transform: X_k = sum over j of x_j exp(-2 pi i j k / n)."""
+        """The transform along one axis: X_k = sum over j of x_j exp(-2 pi i j k / n)."""
         re, im = x.re.movedim(axis, -1), x.im.movedim(axis, -1)
         cos, sin = _table(re.shape[-1])
         if back:
@@ -83,7 +83,7 @@ class FourierFormulas:
         return ComplexPair(real.movedim(-1, axis), turned.movedim(-1, axis), self.known)
 
     def halved(self, input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> ComplexPair:  # noqa: A002
-        """The first n / 2 + 1 coefficients of a real tensor: the others are their conjugates."""
+        """Transforms a real tensor to its first n / 2 + 1 coefficients; the others are conjugates."""
         axes, lengths = _axes(input, s, dim)
         n = input.shape[axes[-1]] if lengths[-1] is None else lengths[-1]
         real = _resized_part(input, axes[-1], n).movedim(axes[-1], -1)
@@ -95,7 +95,7 @@ class FourierFormulas:
         return _scaled(pair, n, norm, False)
 
     def restored(self, input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:  # noqa: A002
-        """The real tensor of n / 2 + 1 coefficients, whose others are their conjugates."""
+        """Inverts `halved`: from n / 2 + 1 coefficients, whose conjugates are implied, to the real tensor."""
         pair = pair_of(input, self.known)
         axes, lengths = _axes(pair.re, s, dim)
         axis = axes[-1]
@@ -104,7 +104,7 @@ class FourierFormulas:
             pair = self.transformed(pair, None if s is None else lengths[:-1], axes[:-1], norm, back=True)
         pair = _resized(pair, axis, n // 2 + 1)
         cos, sin = _table(n)
-        # All but the first, and the one in the middle, count twice.
+        # All coefficients except the first, and the middle one of an even n, count twice.
         twice = [1.0 if k == 0 or 2 * k == n else 2.0 for k in range(n // 2 + 1)]
         with _disable_current_modes():
             weight = torch.tensor(twice, dtype=cos.dtype).unsqueeze(1)
@@ -113,7 +113,7 @@ class FourierFormulas:
         return _scaled(real.movedim(-1, axis), n, norm, True)
 
     def hermitian(self, input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:  # noqa: A002
-        """The real spectrum of half of a signal whose other half is conjugate."""
+        """Transforms half of a conjugate-symmetric signal to its real spectrum."""
         return self.restored(conjugate(pair_of(input, self.known)), s, dim, _other(norm))
 
     def of_hermitian(self, input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> ComplexPair:  # noqa: A002
@@ -136,7 +136,7 @@ class FourierFormulas:
         return_complex: bool | None = None,
         align_to_window: bool | None = None,
     ) -> Any:
-        """[.., T] -> [.., n_fft / 2 + 1, frames]: the spectra of overlapping frames (Griffin and Lim 1984)."""
+        """Short-time Fourier transform [.., T] -> [.., n_fft / 2 + 1, frames] (Griffin and Lim 1984)."""
         if is_complex(input) or align_to_window:
             raise LoweringError("a short-time transform of complex numbers", hint="transform both parts by themselves")
         hop = n_fft // 4 if hop_length is None else hop_length
@@ -167,7 +167,9 @@ class FourierFormulas:
         length: int | None = None,
         return_complex: bool = False,
     ) -> Tensor:
-        """[.., n_fft / 2 + 1, frames] -> [.., T]: frames added, and divided by the sum of squared windows."""
+        """Inverse short-time transform [.., n_fft / 2 + 1, frames] -> [.., T]: overlap-add, divided by the sum of
+        squared windows.
+        """
         if return_complex:
             raise LoweringError("a complex signal of short-time spectra", hint="leave return_complex off")
         hop = n_fft // 4 if hop_length is None else hop_length
@@ -204,7 +206,7 @@ def _other(norm: str | None) -> str:
 
 
 def _axes(x: Tensor, s: Any, dim: Any) -> tuple[list[int], list[int | None]]:
-    """(axes, length of each or None)."""
+    """Resolves torch's arguments to (axes, length of each or None)."""
     if dim is None:
         dim = range(x.dim()) if s is None else range(x.dim() - len(s), x.dim())
     axes = [dim] if isinstance(dim, int) else list(dim)
@@ -227,11 +229,11 @@ def _resized(x: ComplexPair, axis: int, n: int) -> ComplexPair:
 
 
 def _table(n: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of 2 pi j k / n."""
+    """Returns tables of cos and sin of 2 pi j k / n."""
     if n > MAX_TERMS:
         raise LoweringError(f"a Fourier transform of {n} terms", hint=f"at most {MAX_TERMS}: cut it into frames")
     with _disable_current_modes():
-        # The exponent is reduced before it becomes an angle: the table's entries are rounded once.
+        # j k is reduced modulo n before it becomes an angle, so that each entry is rounded once.
         angles = 2 * np.pi * (np.outer(np.arange(n), np.arange(n)) % n) / n
         cos, sin = (torch.from_numpy(f(angles)).to(torch.get_default_dtype()) for f in (np.cos, np.sin))
     return cos, sin
@@ -245,7 +247,7 @@ def _scaled(x: Any, n: int, norm: str | None, back: bool) -> Any:
 
 
 def _window(window: Tensor | None, length: int | None, n: int) -> Tensor | None:
-    """The window in the middle of n zeros."""
+    """Returns the window, centred in n elements with zeros around it."""
     if window is None:
         if length is None or length == n:
             return None
@@ -255,7 +257,9 @@ def _window(window: Tensor | None, length: int | None, n: int) -> Tensor | None:
 
 
 def _frames(x: Tensor, size: int, hop: int) -> Tensor:
-    """[B, T] -> [B, frames, size], of blocks of `hop`: so that its gradient adds a few shifted blocks."""
+    """Splits [B, T] into frames [B, frames, size], composed of blocks of `hop`, so that the gradient adds a few shifted
+    blocks.
+    """
     count = (x.shape[1] - size) // hop + 1
     if count < 1:
         raise LoweringError(f"frames of {size} of a signal of {x.shape[1]}", hint="pad it, or use a shorter n_fft")
@@ -266,7 +270,7 @@ def _frames(x: Tensor, size: int, hop: int) -> Tensor:
 
 
 def _added(frames: Tensor, hop: int) -> Tensor:
-    """[B, frames, size] -> [B, T]: each frame `hop` after the one before."""
+    """Overlap-adds frames [B, frames, size] -> [B, T]; each frame begins `hop` after the previous one."""
     rows, count, size = frames.shape
     shifts = -(-size // hop)
     blocks = F.pad(frames, (0, shifts * hop - size)).view(rows, count, shifts, hop)

@@ -1,4 +1,4 @@
-"""`trace`: a torch function becomes a Program.
+"""`trace` converts a torch function to a Program.
 
     def step(parameters, moment):
         ...
@@ -45,14 +45,15 @@ from lockstep.tracing.selection import Selection
 
 
 def trace(fn: Callable[..., Any], *examples: torch.Tensor | None, products: Products | None = None) -> Program:
-    """The Program of `fn(*examples) -> sequence of tensors or None`.
+    """Returns the Program of `fn(*examples) -> sequence of tensors or None`.
 
-    Each example gives the dtype and shape of one entry of the input state (float32 or int32, rank 0 or 1) and needs no
-    values (`device="meta"`): time and memory grow with the operations, not with the elements. None is an EMPTY entry,
-    which `fn` receives as None. What `fn` returns is the output state, None again for EMPTY; both are padded with
-    EMPTY to a power of two. `torch.autograd.grad` may run inside. `products` says which products are of integers; by
-    default none is. Raises LoweringError, with the module, the aten operation and the line of the forward, for an
-    operation that cannot become a Program, or breaks a bound of `protocol.programs.rules`.
+    Each example gives the dtype and shape of one entry of the input state (float32 or int32, rank 0 or 1). Examples
+    need no values (`device="meta"`): time and memory grow with the number of operations, not of elements. None stands
+    for an EMPTY entry, which `fn` receives as None. The results of `fn` are the output state, None again for EMPTY;
+    both states are padded with EMPTY to a power of two. `torch.autograd.grad` may run inside. `products` selects the
+    products that run in integers; by default none does. Raises LoweringError, with the module, the aten operation and
+    the line of the forward, for an operation that cannot become a Program or exceeds a bound of
+    `protocol.programs.rules`.
     """
     given = [(i, e) for i, e in enumerate(examples) if e is not None]
     entries: list[TensorHeader | None] = [None] * _padded(len(examples))

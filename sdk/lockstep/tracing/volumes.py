@@ -1,6 +1,6 @@
-"""Convolution and pooling by formulas of torch where no rule has windows: along three axes, and of uneven extents.
+"""Convolution and pooling over three axes or uneven windows, as torch formulas.
 
-An op has eight axes, and a window takes two for each: depth is taken apart first, and what is left are images.
+An op has eight axes and a window needs two per spatial axis, so depth is split off first and images remain.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _three(value: Any, default: Any = None) -> tuple[int, int, int]:
 
 
 def _frames(x: Tensor, size: int, step: int, dilation: int) -> Tensor:
-    """[N, C, D, H, W] -> [N, C, P, H, W, K]: the slices that each output reads."""
+    """Extracts the slices along depth that each output reads: [N, C, D, H, W] -> [N, C, P, H, W, K]."""
     return x.unfold(2, dilation * (size - 1) + 1, step)[..., ::dilation]
 
 
@@ -43,7 +43,7 @@ def conv3d(
     dilation: Three = 1,
     groups: int = 1,
 ) -> Tensor:
-    """A convolution of volumes: of images, whose channels are the slices of a window."""
+    """3-D convolution: a 2-D convolution whose channels include the slices of a window along depth."""
     if input.dim() == 4:
         return conv3d(input.unsqueeze(0), weight, bias, stride, padding, dilation, groups).squeeze(0)
     steps, apart = _three(stride), _three(dilation)
@@ -72,7 +72,7 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Three = 1,
 ) -> Tensor:
-    """The transposed convolution of volumes: each slice makes the slices of a window, which are added."""
+    """Transposed 3-D convolution: each slice gives the slices of a window, which are summed."""
     if input.dim() == 4:
         args = (stride, padding, output_padding, groups, dilation)
         return conv_transpose3d(input.unsqueeze(0), weight, bias, *args).squeeze(0)
@@ -84,7 +84,7 @@ def conv_transpose3d(
     y = F.conv_transpose2d(images, kernel, None, steps[1:], pads[1:], more[1:], groups, apart[1:])
     y = y.view(n, depth, groups * out, k, *y.shape[2:])
     extent = (depth - 1) * steps[0] - 2 * pads[0] + apart[0] * (k - 1) + more[0] + 1
-    # Columns of windows along depth, as `fold` adds them.
+    # `fold` adds the windows along depth as columns.
     columns = y.permute(0, 2, 4, 5, 3, 1)
     flat = columns.reshape(-1, k, depth)
     flat = F.fold(flat, (extent, 1), (k, 1), (apart[0], 1), (pads[0], 0), (steps[0], 1))
@@ -96,7 +96,7 @@ def conv_transpose3d(
 
 
 def _outputs(n: int, size: int, step: int, pad: int, dilation: int, ceil: bool) -> int:
-    """The number of windows, by torch's rule: none begins in what comes after the input's own padding."""
+    """Counts the windows by torch's rule: no window starts in the padding after the input."""
     span = n + 2 * pad - dilation * (size - 1) - 1
     count = (span + (step - 1 if ceil else 0)) // step + 1
     return count - 1 if ceil and (count - 1) * step >= n + pad else count
@@ -111,7 +111,7 @@ def max_pool3d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest of each window: of every slice by images, then along depth."""
+    """Maximum of each window: over height and width of every slice, then along depth."""
     sizes, pads, apart = _three(kernel_size), _three(padding), _three(dilation)
     steps = _three(stride, sizes)
     *outer, depth, height, width = input.shape
@@ -139,7 +139,7 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window: sums of images, then along depth, times what a window's elements count."""
+    """Mean of each window: sums over images, then along depth, divided by each window's number of elements."""
     sizes, pads = _three(kernel_size), _three(padding)
     steps = _three(stride, sizes)
     *outer, depth, height, width = input.shape
@@ -160,7 +160,7 @@ def avg_pool3d(
 
 
 def _counted(n: int, count: int, size: int, step: int, pad: int, *, padded: bool) -> list[int]:
-    """The elements of each window along one axis: of the input, or of its padding too."""
+    """Counts the elements of each window along one axis, with or without its padding."""
     found = []
     for i in range(count):
         first = i * step - pad
@@ -170,7 +170,7 @@ def _counted(n: int, count: int, size: int, step: int, pad: int, *, padded: bool
 
 
 def _parts(n: int, count: int) -> list[tuple[int, int]]:
-    """(first, end) of windows that cover an axis evenly."""
+    """Returns (first, end) of the windows that cover an axis evenly."""
     return [(i * n // count, -(-(i + 1) * n // count)) for i in range(count)]
 
 
@@ -194,14 +194,17 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:  # noqa: A00
 
 
 def _adaptive_max_pool(x: Tensor, size: Any, rank: int, return_indices: bool) -> Any:
-    """The largest of windows that cover the input evenly: along the last axis first, so that the first of equals is."""
+    """Maximum of windows that cover the input evenly.
+
+    The last axis comes first, so that among equals the first wins.
+    """
     counts = _sizes(size, x.shape[-rank:])
     extents = x.shape[-rank:]
     at = torch.arange(math.prod(extents)).view(extents).expand(x.shape)
     for axis in range(-1, -rank - 1, -1):
         parts = _parts(x.shape[axis], counts[axis])
         longest = max(end - first for first, end in parts)
-        # A shorter window ends in repetitions of its last element, which is never the first of equals.
+        # A shorter window is padded with copies of its last element, which is never the first among equals.
         taken = torch.tensor([min(first + j, end - 1) for first, end in parts for j in range(longest)])
         shape = (counts[axis], longest)
         best = x.index_select(axis, taken).unflatten(axis, shape).max(axis)
@@ -213,7 +216,7 @@ def _adaptive_max_pool(x: Tensor, size: Any, rank: int, return_indices: bool) ->
 
 
 def _adaptive_max(rank: int, *, always: bool = False) -> Callable[..., Any]:
-    """`adaptive_max_pool` of a rank; the other one of torch's two functions gives indices always."""
+    """Returns `adaptive_max_pool` of a rank; `always` returns indices too, as one of torch's two functions does."""
 
     def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:  # noqa: A002
         return _adaptive_max_pool(input, output_size, rank, return_indices or always)
@@ -259,7 +262,7 @@ def lp_pool3d(
     stride: Any = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """The p-norm of each window, as torch has it: of a negative sum, minus that of its size."""
+    """p-norm of each window, as in torch: a negative sum gives minus the root of its magnitude."""
     means = avg_pool3d(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
     return (means.sign() * F.relu(means.abs())).mul(math.prod(_three(kernel_size))).pow(1 / norm_type)
 
@@ -272,7 +275,7 @@ def interpolate(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor:
-    """`F.interpolate`; by areas of volumes, means that cover the input evenly."""
+    """`F.interpolate`; the mode `area` for volumes takes means of windows that cover the input evenly."""
     if mode != "area" or input.dim() != 5:
         return F.interpolate(input, size, scale_factor, mode, *args, **kwargs)
     if size is None:

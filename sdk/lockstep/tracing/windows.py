@@ -1,4 +1,4 @@
-"""Rules: convolution and pooling, as folds over overlapping windows (Dumoulin and Visin 2016, chapters 2 to 4).
+"""Rules for convolution and pooling as folds over overlapping windows (Dumoulin and Visin 2016, chapters 2 to 4).
 
 Shapes: N images, C channels in, O channels out, g groups, P output and S input extents, K kernel extents.
 """
@@ -21,7 +21,7 @@ from lockstep.tracing.reductions import integer_dot, total
 from lockstep.tracing.shapes import dilated, padded
 
 MAX_SPATIAL = 2
-"""Spatial axes: an op has eight axes, and a window takes two for each."""
+"""Most spatial axes: an op has eight axes, and a window needs two per spatial axis."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """Coordinates from the first tap to the last."""
+        """The distance from the first tap to the last."""
         return self.dilation * (self.size - 1) + 1
 
     @property
     def tiles(self) -> bool:
-        """True if windows lie side by side, starting at 0."""
+        """True if the windows tile the input: adjacent, starting at 0."""
         return self.size == self.step and not self.pad and self.dilation == 1
 
 
@@ -57,8 +57,10 @@ def windows_of(
 
 
 def unfolded(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[int], fill: float = 0) -> Node:
-    """[A, B, S...] -> [A, B, P, K, P, K...]: the input that each tap of each output reads, `fill` outside of x."""
-    # Padding comes first: windows are read where they lie, and padding copies.
+    """Extracts windows [A, B, S...] -> [A, B, P, K, P, K...]: the input that each tap of each output reads, `fill`
+    outside of x.
+    """
+    # Padding comes first: it copies anyway, and the windows are then views.
     axes = list(enumerate(zip(windows, counts, strict=True), 2))[::-1]
     for axis, (w, count) in axes:
         x = padded(low, x, axis, w.pad, (count - 1) * w.step + w.reach - w.pad - x.shape[axis], fill)
@@ -68,7 +70,9 @@ def unfolded(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence
 
 
 def spread(low: Lowering, y: Node, windows: Sequence[Window], extents: Sequence[int], fill: float = 0) -> Node:
-    """[A, B, P...] -> [A, B, S, K, S, K...]: at (s, j) the output whose tap K - 1 - j reads s, else `fill`."""
+    """Inverts window reads [A, B, P...] -> [A, B, S, K, S, K...]: at (s, j) the output whose tap K - 1 - j reads s,
+    else `fill`.
+    """
     axes = list(enumerate(zip(windows, extents, strict=True), 2))[::-1]
     for axis, (w, extent) in axes:
         y = dilated(low, y, axis, w.step, fill)
@@ -83,7 +87,7 @@ def spread(low: Lowering, y: Node, windows: Sequence[Window], extents: Sequence[
 
 
 def _taps_last(low: Lowering, x: Node, groups: int, rank: int) -> Node:
-    """[N, C, P, K, P, K] -> [N, g, 1, P, P, C/g, K, K]."""
+    """Moves taps last, by group: [N, C, P, K, P, K] -> [N, g, 1, P, P, C/g, K, K]."""
     n, channels, *rest = x.shape
     split = low.graph.reshape(x, (n, groups, 1, channels // groups, *rest))
     outputs, taps = range(4, 4 + 2 * rank, 2), range(5, 5 + 2 * rank, 2)
@@ -91,7 +95,7 @@ def _taps_last(low: Lowering, x: Node, groups: int, rank: int) -> Node:
 
 
 def dot(low: Lowering, a: Node, b: Node, terms: int) -> Node:
-    """The sum of a b over the last `terms` axes, the others broadcast, in the arithmetic of the job's policy."""
+    """Sums a b over the last `terms` axes, the others broadcast, in the arithmetic that the job's policy selects."""
     if limbs := low.products.limbs(low.graph.origin, a, b):
         rows_a, rows_b = (low.graph.reshape(x, (*x.shape[:-terms], prod(x.shape[-terms:]))) for x in (a, b))
         made = integer_dot(low, rows_a, rows_b, limbs)
@@ -104,7 +108,7 @@ def dot(low: Lowering, a: Node, b: Node, terms: int) -> Node:
 
 
 def correlate(low: Lowering, x: Node, weight: Node, windows: Sequence[Window], groups: int) -> Node:
-    """x [N, C, S...], weight [O, C/g, K...] -> [N, O, P...]."""
+    """Cross-correlation of x [N, C, S...] with weight [O, C/g, K...] -> [N, O, P...]."""
     rank, out = len(windows), weight.shape[0]
     counts = [
         (n + 2 * w.pad - w.reach) // w.step + 1 for n, w in zip(x.shape[2:], windows, strict=True)
@@ -117,7 +121,7 @@ def correlate(low: Lowering, x: Node, weight: Node, windows: Sequence[Window], g
 def correlate_to_input(
     low: Lowering, grad: Node, weight: Node, windows: Sequence[Window], groups: int, extents: Sequence[int]
 ) -> Node:
-    """The gradient of x: grad [N, O, P...], weight [O, C/g, K...] -> [N, C, S...]."""
+    """Gradient of x: grad [N, O, P...], weight [O, C/g, K...] -> [N, C, S...]."""
     rank, out = len(windows), weight.shape[0]
     kernel = low.graph.reshape(weight, (groups, out // groups, *weight.shape[1:]))
     kernel = low.graph.permute(kernel, [0, 2, 1, *range(3, 3 + rank)])
@@ -133,7 +137,7 @@ def correlate_to_input(
 
 
 def _tiled_to_input(low: Lowering, grad: Node, kernel: Node, shape: tuple[int, ...]) -> Node:
-    """Windows side by side: every input is read by one tap. kernel [g, C/g, O/g, K...]."""
+    """Gradient of x for adjacent windows, where one tap reads each input; kernel [g, C/g, O/g, K...]."""
     groups, channels, out, *taps = kernel.shape
     n, _, *counts = grad.shape
     rank = len(taps)
@@ -154,9 +158,10 @@ def _tiled_to_input(low: Lowering, grad: Node, kernel: Node, shape: tuple[int, .
 
 @dataclass(frozen=True)
 class Remainder:
-    """The taps that read the inputs step x q + r of one remainder r.
+    """The taps that read the inputs step x q + r for one remainder r.
 
-    Tap first + t x apart, t < taps, is the one by which input q of them reads output q + last - t x back.
+    Tap number t < taps of these is tap first + t x apart of the kernel; through it, output q + last - t x back reads
+    input number q.
     """
 
     first: int
@@ -167,7 +172,7 @@ class Remainder:
 
 
 def phases_of(window: Window) -> list[Remainder]:
-    """The phases of the remainders 0 .. step - 1, in order; `taps` is 0 where no tap reads the inputs."""
+    """Returns the phases of the remainders 0 .. step - 1; `taps` is 0 for inputs that no tap reads."""
     common = gcd(window.step, window.dilation)
     found = []
     for remainder in range(window.step):
@@ -181,7 +186,8 @@ def phases_of(window: Window) -> list[Remainder]:
 def _stepped_to_input(
     low: Lowering, grad: Node, kernel: Node, windows: Sequence[Window], shape: tuple[int, ...]
 ) -> Node:
-    """Inputs of one remainder are read by the same taps: a product for each, without the zeros between the outputs.
+    """Gradient of x for steps above 1: one product per remainder, whose inputs are read by the same taps, without
+    inserted zeros.
 
     kernel [g, C/g, O/g, K...]
     """
@@ -218,7 +224,7 @@ def _stepped_to_input(
 
 
 def correlate_to_weight(low: Lowering, grad: Node, x: Node, windows: Sequence[Window], groups: int) -> Node:
-    """The gradient of the weight: grad [N, O, P...], x [N, C, S...] -> [O, C/g, K...]."""
+    """Gradient of the weight: grad [N, O, P...], x [N, C, S...] -> [O, C/g, K...]."""
     rank, (n, out, *counts) = len(windows), grad.shape
     channels = x.shape[1] // groups
     left = low.graph.reshape(grad, (n, groups, out // groups, 1, *(1,) * rank, *counts))
@@ -243,7 +249,7 @@ def convolution(
     _output_pads: Sequence[int],
     groups: int,
 ) -> Node:
-    """A cross-correlation with the weight, or the gradient of one; plus bias."""
+    """Cross-correlation with the weight, plus bias; or its transpose (`transposed`)."""
     windows = windows_of(weight.shape[2:], steps, pads, dilations)
     if transposed:
         y = correlate_to_input(low, x, weight, windows, groups, low.shape[2:])
@@ -269,7 +275,7 @@ def convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> list[Node | Unlowered]:
-    """Gradients of x, weight, bias."""
+    """Returns the gradients of x, weight and bias."""
     windows = windows_of(weight.shape[2:], steps, pads, dilations)
     unasked = Unlowered("a gradient that was not asked for")
     gradients: list[Node | Unlowered] = [unasked, unasked, unasked]
@@ -291,12 +297,12 @@ def convolution_backward(
 
 
 def _images(low: Lowering, x: Node) -> Node:
-    """[C, S, S] or [N, C, S, S] -> [N, C, S, S]."""
+    """Adds the batch axis if it is missing: [C, S, S] or [N, C, S, S] -> [N, C, S, S]."""
     return low.graph.reshape(x, (1,) * (4 - len(x.shape)) + x.shape)
 
 
 def _each(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[int], fill: float) -> list[Node]:
-    """Returns the inputs of each tap, row-major: [N, C, P...]."""
+    """Returns the inputs of each tap, in row-major order of the taps: each [N, C, P...]."""
     read = unfolded(low, x, windows, counts, fill)
     taps = []
     for at in product(*(range(w.size) for w in windows)):
@@ -308,7 +314,7 @@ def _each(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[in
 
 
 def _positions(low: Lowering, rows: int, columns: int) -> Node:
-    """i32 [1, 1, rows, columns]: row-major position in an image."""
+    """Returns i32 [1, 1, rows, columns]: the row-major position of each pixel."""
     return low.graph.reshape(low.graph.iota((rows * columns,), 0), (1, 1, rows, columns))
 
 
@@ -322,7 +328,7 @@ def max_pool(
     dilations: Sequence[int] = (1,),
     _ceil: bool = False,
 ) -> tuple[Node, Node]:
-    """The largest of each window, and the position of the first that is."""
+    """Returns the maximum of each window and the position of the first element that reaches it."""
     windows, counts = windows_of(list(sizes) * (2 // len(sizes)), steps, pads, dilations), low.shape[-2:]
     images = _images(low, x)
     taps = _each(low, images, windows, counts, -inf)
@@ -347,7 +353,7 @@ def max_pool_backward(
     _ceil: bool,
     indices: Node,
 ) -> Node:
-    """The gradient of each window at the position of its largest."""
+    """Routes the gradient of each window to the position of its maximum."""
     windows = windows_of(list(sizes) * (2 // len(sizes)), steps, pads, dilations)
     shape, grad, indices = _images(low, x).shape, _images(low, grad), _images(low, indices)
     own = low.graph.reshape(_positions(low, *shape[2:]), (1, 1, shape[2], 1, shape[3], 1))
@@ -357,14 +363,14 @@ def max_pool_backward(
 
 
 def _gathered(low: Lowering, terms: Node) -> Node:
-    """The sum over the windows that read an input, [A, B, S, K, S, K] -> [A, B, S, 1, S, 1]."""
+    """Sums over the windows that read an input: [A, B, S, K, S, K] -> [A, B, S, 1, S, 1]."""
     return total(low, terms, [axis for axis in (3, 5) if terms.shape[axis] > 1])
 
 
 def _spread_pool(
     low: Lowering, y: Node, windows: Sequence[Window], extents: Sequence[int], fill: float
 ) -> Node:  # fmt: skip
-    """`spread`, but where windows lie side by side every input has the one output that reads it: [.., S, 1, S, 1]."""
+    """As `spread`, but adjacent windows give every input its single reader: [.., S, 1, S, 1]."""
     if not all(w.tiles for w in windows):
         return spread(low, y, windows, extents, fill)
     (a, b), (h, w) = y.shape[:2], y.shape[2:]
@@ -379,7 +385,7 @@ def _spread_pool(
 def _weights(
     windows: Sequence[Window], counts: Sequence[int], extents: Sequence[int], inner: bool, divisor: int | None
 ) -> np.ndarray:
-    """f32 [P, P]: the factor on the sum of each window."""
+    """Returns f32 [P, P]: the factor for the sum of each window."""
     sides = []
     for w, count, extent in zip(windows, counts, extents, strict=True):
         first = np.arange(count) * w.step - w.pad
@@ -398,8 +404,10 @@ def _weighted(low: Lowering, y: Node, weights: np.ndarray) -> Node:
 def _averaged(
     sizes: Sequence[int], steps: Sequence[int], pads: Sequence[int], counts: Sequence[int], extents: Sequence[int]
 ) -> list[Window]:
-    """Returns the windows of an average. A single window on an axis is cut to the padded input, so that the mean is of
-    all."""
+    """Returns the windows of an average.
+
+    A single window on an axis is cropped to the padded input, so that all elements count.
+    """
     return [
         replace(w, size=whole, step=whole) if count == 1 and w.size > (whole := n + 2 * w.pad) else w
         for w, count, n in zip(
@@ -419,7 +427,7 @@ def average_pool(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> Node:
-    """The mean of each window; its padding counts, or does not."""
+    """Mean of each window; `count_include_pad` decides whether padding counts."""
     images, counts = _images(low, x), low.shape[-2:]
     windows = _averaged(sizes, steps, pads, counts, images.shape[2:])
     sums = total(low, unfolded(low, images, windows, counts), (3, 5))
@@ -439,7 +447,7 @@ def average_pool_backward(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Node:
-    """The weighted gradients of the windows that read each input."""
+    """Sums the weighted gradients of the windows that read each input."""
     grad, extents = _images(low, grad), x.shape[-2:]
     windows = _averaged(sizes, steps, pads, grad.shape[2:], extents)
     weights = _weights(windows, grad.shape[2:], extents, not count_include_pad, divisor)
@@ -448,7 +456,7 @@ def average_pool_backward(
 
 
 def _shares(low: Lowering, outputs: int, inputs: int) -> Node:
-    """f32 [P, S]: row i is the mean over inputs floor(i S / P) .. ceil((i + 1) S / P) - 1."""
+    """Returns f32 [P, S]: row i averages the inputs floor(i S / P) .. ceil((i + 1) S / P) - 1."""
     table = np.zeros((outputs, inputs), np.float32)
     for i in range(outputs):
         first, after = i * inputs // outputs, -(-(i + 1) * inputs // outputs)
@@ -457,7 +465,7 @@ def _shares(low: Lowering, outputs: int, inputs: int) -> Node:
 
 
 def _along(low: Lowering, x: Node, rows: Node, columns: Node) -> Node:
-    """rows [P, S] x [N, C, S, S] columns^T -> [N, C, P, P]."""
+    """rows [P, S] x [N, C, S, S] x columns^T -> [N, C, P, P]."""
     n, c, h, w = x.shape
     (p, _), (q, _) = rows.shape, columns.shape
     wide = dot(low, low.graph.reshape(x, (n, c, h, 1, w)), low.graph.reshape(columns, (1, 1, 1, q, w)), 1)
@@ -475,7 +483,7 @@ def adaptive_average_pool(low: Lowering, x: Node, _size: Sequence[int]) -> Node:
 
 @rule("_adaptive_avg_pool2d_backward")
 def adaptive_average_pool_backward(low: Lowering, grad: Node, x: Node) -> Node:
-    """The gradient of the windows' means."""
+    """Gradient of `adaptive_average_pool`: each input sums its share of the windows' gradients."""
     grad, (h, w) = _images(low, grad), x.shape[-2:]
     rows, columns = (low.graph.permute(_shares(low, *pq), [1, 0]) for pq in ((grad.shape[2], h), (grad.shape[3], w)))
     return low.graph.reshape(_along(low, grad, rows, columns), x.shape)

@@ -1,6 +1,6 @@
 """A simulated chain in memory: a transaction pool, mined blocks, and reorganisations.
 
-submit(raw) -> pool -> mine() -> block, receipts, logs        `head.world` is the state that all read
+    submit(raw) -> pool -> mine() -> block, receipts, logs        `head.world` is the state that all read
 
 It is as strict as a node: a transaction executes in a later block than its sender read; nonces, fees, balances and
 sizes are checked; a block hash is forgotten after 256 blocks; a reorganisation reverts logs.

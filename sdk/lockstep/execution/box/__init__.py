@@ -1,1 +1,1 @@
-"""Strangers' Programs, run in a process of its own that holds no key and can be killed."""
+"""Runs other parties' Programs in a confined child process, which has no keys and can be killed."""

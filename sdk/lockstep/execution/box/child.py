@@ -4,7 +4,8 @@
     first       process 1 of its namespace: whatever is left ends with it
     inmate      resource limits, Landlock, then one order after the other from the wire
 
-It holds no key, no chain and no clock. What it asks for is content by CID, and what it says is read as a stranger's.
+The child has no key, no chain and no clock. It requests content by CID, and the parent parses its answers as untrusted
+input.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from lockstep.execution.box import confinement, wire
 
 
 def main() -> None:
-    """As launcher: forks the other two and ends when either its parent or they do."""
+    """Runs as launcher: forks the other two processes, and ends when its parent or they end."""
     pipe = socket.socket(fileno=int(sys.argv[1]))
     (limits, folder, walls), _ = wire.ordered(pipe)
-    with _told(pipe):
+    with _reporting(pipe):
         lacking = confinement.unshare_namespaces() if walls else ["it is not walled in"]
         first = os.fork()
     if first == 0:
@@ -36,8 +37,8 @@ def main() -> None:
 
 
 @contextmanager
-def _told(pipe: socket.socket) -> Iterator[None]:
-    """Tells the parent what the system refuses."""
+def _reporting(pipe: socket.socket) -> Iterator[None]:
+    """Reports to the parent an error that the system raises in the block."""
     try:
         yield
     except OSError as error:
@@ -46,7 +47,7 @@ def _told(pipe: socket.socket) -> Iterator[None]:
 
 
 def _outlive(first: int) -> None:
-    """Ends as the first process does, or ends it once this process's parent is gone."""
+    """Waits for the first process and ends with it; ends it if this process's parent has gone."""
     ended, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -65,7 +66,7 @@ def _outlive(first: int) -> None:
 def _as_first(
     pipe: socket.socket, limits: confinement.Allowance, folder: Any, lacking: list[str], *, walls: bool
 ) -> None:
-    with _told(pipe):
+    with _reporting(pipe):
         inmate = os.fork()
     if inmate == 0:
         confinement.die_with_parent()
@@ -78,7 +79,7 @@ def _as_first(
             os._exit(status)
     pipe.close()
     while True:
-        # What the inmate left behind is handed to process 1.
+        # Processes that the inmate leaves behind become children of process 1.
         ended, status = os.wait()
         if ended == inmate:
             _end_like(status)
@@ -96,7 +97,7 @@ def _as_inmate(
 
     if walls:
         counted = not lacking
-        with _told(pipe):
+        with _reporting(pipe):
             lacking = [*lacking, *confinement.set_rlimits(limits, counted=counted)]
             lacking += confinement.restrict_with_landlock(confinement.code_folders(), folder)
     wire.answer(pipe, {"ready": lacking})

@@ -5,7 +5,8 @@ memory.
     limited(limits)              # resource limits
     walled(readable, folder)     # Landlock: reads code and libraries, writes its own folder, signals nobody
 
-Each returns what the kernel does not offer, in words; the caller goes on with the rest. Linux alone has any of it.
+Each function returns descriptions of what the kernel does not offer; the caller continues without. Only Linux offers
+any.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x08000000, 0x10000000
 SIGKILL = 9
 
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
-"""System calls; the same numbers on every architecture."""
+"""Numbers of the Landlock system calls, which are equal on every architecture."""
 LANDLOCK_VERSION = 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 OLDEST = (1 << 13) - 1
-"""Rights that every version of Landlock knows."""
+"""Access rights that every version of Landlock knows."""
 READS = EXECUTE | READ_FILE | READ_DIR
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-"""Rights that a rule about a file, and no folder, can grant."""
+"""Access rights that a rule about a file, not a folder, can grant."""
 TCP = 0b11
-"""To bind and to connect."""
+"""Access rights to bind and to connect TCP sockets."""
 SCOPES = 0b11
-"""Abstract sockets and signals of processes outside."""
+"""Scopes that exclude abstract sockets and signals to processes outside."""
 
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache", "/sys/devices/system/cpu")
-"""Places of libraries and compilers."""
+"""Folders of libraries and compilers."""
 OFFERED = sys.platform == "linux"
-"""False: this system has no confinement, and Programs run in the process that reads them."""
+"""False if this system has no confinement: Programs then run in the process that loads them."""
 FILES = 256
-"""Open files of one process."""
+"""Most open files of one process."""
 PROCESSES = 256
-"""Processes and threads together: compilers and kernels' threads."""
+"""Most processes and threads together: compilers and kernels' threads."""
 OOM_SCORE = 1000
-"""The kernel ends this process first when memory runs out."""
+"""Highest OOM score: the kernel ends this process first when memory runs out."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,17 @@ class Allowance:
     """The resource limits of a confined process."""
 
     memory: int
-    """Bytes of its own, beside what it has when they are set."""
+    """Bytes of its own memory, in addition to what it has when the limits are set."""
     shared: int = 0
-    """Bytes of segments and mapped files beside that."""
+    """Bytes of shared segments and mapped files in addition."""
     file: int = 64 << 20
-    """Bytes of a file that it writes."""
+    """Most bytes of a file that it writes."""
 
 
 def unshare_namespaces() -> list[str]:
-    """Enters namespaces of its own: the next child of this process is the first one of its namespace.
+    """Enters new namespaces; the next child of this process becomes process 1 of its namespace.
 
-    Called before there is a second thread.
+    Must be called before a second thread starts.
     """
     if sys.platform != "linux":
         return ["no namespaces: this system is not Linux"]
@@ -83,7 +84,10 @@ def unshare_namespaces() -> list[str]:
 
 
 def set_rlimits(limits: Allowance, *, counted: bool) -> list[str]:
-    """Sets the resource limits. `counted`: this process is in a user namespace, whose processes alone are counted."""
+    """Sets the resource limits.
+
+    `counted` states that this process is in a user namespace, whose processes alone are counted.
+    """
     import resource
 
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -110,7 +114,9 @@ def set_rlimits(limits: Allowance, *, counted: bool) -> list[str]:
 
 
 def busy_for(seconds: float) -> None:
-    """Ends this process once it has been busy for as long as all processors could be in this time, whoever waits."""
+    """Limits this process's processor time to what all processors provide in `seconds`, whether or not the parent
+    waits.
+    """
     import resource
 
     # INVARIANT: its processor time is bounded by its deadline, whoever waits.
@@ -121,11 +127,11 @@ def busy_for(seconds: float) -> None:
 
 
 def restrict_with_landlock(readable: Iterable[Path], folder: Path | None) -> list[str]:
-    """Leaves this process the right to read and run what lies in `readable`, and to write in `folder`."""
+    """Restricts this process to reading and executing files in `readable`, and to writing in `folder`."""
     version = _landlock(LANDLOCK_CREATE, None, 0, LANDLOCK_VERSION) if sys.platform == "linux" else -1
     if version < 1:
         return ["no Landlock: it may read and write what its user may"]
-    # Each version knows more rights; one that is not known cannot be taken away.
+    # Each version of Landlock knows more rights; an unknown right cannot be restricted.
     newer = {2: REFER, 3: TRUNCATE, 5: IOCTL_DEV}
     rights = OLDEST | sum(right for since, right in newer.items() if version >= since)
     ruleset = struct.pack("=QQQ", rights, TCP if version > 3 else 0, SCOPES if version > 5 else 0)
@@ -147,7 +153,7 @@ def restrict_with_landlock(readable: Iterable[Path], folder: Path | None) -> lis
 
 
 def code_folders() -> Sequence[Path]:
-    """The folders in which this interpreter, its modules, libraries and compilers lie."""
+    """Returns the folders of this interpreter, its modules, libraries and compilers."""
     found = [Path(place) for place in (sys.prefix, sys.base_prefix, *SYSTEM, Path(__file__).parents[2])]
     found += [Path(p).parent for p in (sys.executable, os.path.realpath(sys.executable))]
     found += [Path(place) for place in sys.path if place and Path(place).name in ("site-packages", "dist-packages")]
@@ -155,7 +161,7 @@ def code_folders() -> Sequence[Path]:
 
 
 def die_with_parent() -> None:
-    """Has the kernel kill this process when the thread that forked it ends; nothing on other systems."""
+    """Makes the kernel kill this process when the thread that forked it ends; does nothing on other systems."""
     if sys.platform == "linux":
         _prctl(PR_SET_PDEATHSIG, SIGKILL)
 
@@ -169,7 +175,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _landlock(number: int, *arguments: object) -> int:
-    """A system call; a number is passed as a long, bytes as their address."""
+    """Makes a system call; numbers are passed as longs, bytes by their address."""
     passed = [ctypes.c_char_p(a) if isinstance(a, bytes | None) else ctypes.c_long(a) for a in arguments]  # type: ignore[arg-type]
     return int(libc().syscall(ctypes.c_long(number), *passed, ctypes.c_long(0), ctypes.c_long(0)))
 
@@ -187,7 +193,7 @@ def _allow(handle: int, path: Path, rights: int) -> None:
 
 
 def _held() -> tuple[int, int]:
-    """(bytes of address space, bytes of data) that this process has."""
+    """Returns (bytes of address space, bytes of data) of this process."""
     try:
         fields = Path("/proc/self/statm").read_text().split()
         space, data = int(fields[0]), int(fields[5])

@@ -1,4 +1,4 @@
-"""A Program that runs in a confined child, behind the face of one that runs here."""
+"""An executable whose Program runs in a confined child process."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from lockstep.protocol.types import TensorRoot
 
 
 class Transitions(Protocol):
-    """The part of a job's box that an executable needs."""
+    """Interface of a job's child process for executables."""
 
     def transit(
         self, verb: str, program: bytes, state: Sequence[Array | None], context: StepContext, dataset: Array | None,
         *, forms: Sequence[tuple[int, Form]] | None = None, read: Callable[[Any, str], Any] = anything,
     ) -> tuple[Any, list[Array]]:  # fmt: skip
-        """Has the child do `verb`; returns its answer, and the tensors that it wrote, of these (op, form)."""
+        """Executes `verb` in the child; returns its answer and the tensors that it wrote, of these (op, form)."""
 
     def free_scratch(self, program: bytes) -> None:
-        """Has the child free what a Program keeps for its next run."""
+        """Releases the memory that the child keeps for a Program's next run."""
 
 
 @dataclass(frozen=True)
 class BoxedExecutable(Executable):
-    """A Program whose every run is a child's; its tensors are shared memory, read-only here."""
+    """A Program that always runs in the child; its tensors are in shared memory, read-only in this process."""
 
     box: Transitions = field(kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Plans nothing: the child does."""
+        """Plans nothing here: the child plans the Program."""
 
     @property
     def compiled(self) -> bool:
-        """False: this process does not know if the child has compiled its loops."""
+        """Always False: this process does not know whether the child has compiled its loops."""
         return False
 
     def run(
@@ -80,7 +80,7 @@ class BoxedExecutable(Executable):
         dataset: Array | None,
         visit: Callable[[int, Array], None],
     ) -> None:
-        """See `Executable.sweep`; here each op is computed by itself."""
+        """Visits every op's words, as `Executable.sweep`; each op is computed separately."""
         for op in range(len(self.program.ops)):
             made = self.outputs(state, context, dataset, frozenset({op}))
             visit(op, np.ascontiguousarray(made[op]).reshape(-1).view(np.uint32))
@@ -92,11 +92,11 @@ class BoxedExecutable(Executable):
         return self._made("outputs", state, context, dataset, sorted(ops))
 
     def free_scratch(self) -> None:
-        """See `Executable.free_scratch`; done before the child's next order."""
+        """Releases the memory kept for the next run, as `Executable.free_scratch`, before the child's next order."""
         self.box.free_scratch(self.program.root)
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
-        """Raises UsageError: what is profiled runs here."""
+        """Raises UsageError: profiling needs a Program that runs in this process."""
         raise UsageError("a Program in a box is not profiled", hint="compile it with `numerics.paths.compile`")
 
     # -- inside
@@ -113,8 +113,8 @@ class BoxedExecutable(Executable):
         return dict(zip(ops, made, strict=True))
 
     def _given(self, state: Sequence[Array | None], dataset: Array | None) -> tuple[list[Array | None], Array | None]:
-        """Returns the tensors that a run takes; raises PayloadInvalid as it does."""
-        # Checked there, and given as it is: a copy would be given anew each time.
+        """Returns the tensors that a run receives. Raises PayloadInvalid as the run does."""
+        # The child checks them; they are passed unchanged, because a copy would have to be transferred each time.
         checked = [self._entry(k, array) for k, array in enumerate(self._entries(state))]
         given = [None if entry is None else array for entry, array in zip(checked, state, strict=True)]
         return given, self._dataset(dataset)

@@ -1,7 +1,6 @@
-"""The folder that a job's children may write: code that they compiled, found again by the next one.
+"""Folders that a job's children may write, so that the next child finds compiled code again.
 
-`boxes/<job>` in the user's cache. Nothing in it is ever loaded by the process that holds the keys, nor by another job's
-children.
+`boxes/<job>` in the user's cache. Neither the process with the keys nor another job's children ever load files from it.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from lockstep.protocol.types import JobId
 
 FOLDER = "boxes"
 KEPT = 64
-"""Jobs whose folders are kept, beside those in use; those unused for longest go first."""
+"""Most folders that are kept unused; the least recently used are removed first."""
 KEPT_BYTES = 256 << 20
-"""A folder that holds more is emptied before its job's next child, if it has no other."""
+"""Size in bytes above which a folder is emptied before its job's next child starts, unless another child uses it."""
 
 
 class Folder:
-    """A job's folder in use: nobody removes it until it is closed, or its process ends."""
+    """A job's folder in use: it is not removed before it is closed or its process ends."""
 
     def __init__(self, path: Path) -> None:
-        """The folder is made if need be."""
+        """Creates the folder if necessary."""
         self.path = path
         self._handle = _held(path)
 
@@ -36,7 +35,7 @@ class Folder:
 
 
 def folder_of(job: JobId) -> Folder:
-    """A job's folder; its user closes it. Raises DoctorError if there can be none."""
+    """Returns a job's folder, which the caller must close. Raises DoctorError if it cannot be created."""
     boxes = cache_directory() / FOLDER
     own = boxes / job.hex()
     if own.is_dir() and _size(own) > KEPT_BYTES:
@@ -56,10 +55,10 @@ def _held(path: Path) -> int:
     """Opens a folder and locks it for the processes that share it."""
     while True:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What ran in it may have closed it to its own user.
+        # A Program may have made the folder inaccessible to its own user.
         path.chmod(0o700)
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # Where a file system knows no locks, nothing is removed.
+        # On a file system without locks, nothing is removed.
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_SH)
         try:
@@ -67,12 +66,12 @@ def _held(path: Path) -> int:
                 return handle
         except FileNotFoundError:
             pass
-        # It was removed before it was locked.
+        # Another process removed the folder before it was locked.
         os.close(handle)
 
 
 def _remove(path: Path) -> bool:
-    """Removes a folder unless somebody uses it; tells if it is gone."""
+    """Removes a folder unless it is in use; returns True if it is gone."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -96,7 +95,7 @@ def _used(path: Path) -> float:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of a folder's files, links not followed."""
+    """Returns the bytes of a folder's files; links are not followed."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:

@@ -3,7 +3,8 @@
     with Box(limits, store) as box:
         box.call("load", seconds=60, params=params, ...)      # raises what the work raised, Crashed, or Cancelled
 
-Nothing that a child says is believed but by its form. One that dies, is late or talks nonsense is dead for good.
+Every answer of a child is parsed as untrusted input. A child that dies, is late or sends an invalid answer is not used
+again.
 """
 
 from __future__ import annotations
@@ -47,68 +48,68 @@ from lockstep.protocol.types import Cid
 from lockstep.storage import ContentStore
 
 START_SECONDS = 120.0
-"""A child is there by then, whatever else the machine does."""
+"""Time limit for a child to start, in seconds, even on a busy machine."""
 HINT = "the job is refused here; `retry`, of the program that looked at it, has it tried again"
 TELLS = "`lockstep doctor` tells more"
 CHILD, INMATE = "lockstep.execution.box.child", "lockstep.execution.box.inmate"
 ISOLATED = (sys.executable, "-I")
-"""Python without the user's site and what the environment names: no child runs code that its owner did not install."""
+"""Python without the user's site packages and environment variables, so that a child runs only installed code."""
 INSTALLED = "it runs `python -I`, which reads no PYTHONPATH: install lockstep into the environment of that Python"
 KILLED = "the kernel ended it, as when memory runs out (SIGKILL)"
 GRACE_SECONDS = 10.0
-"""A child that has closed its end of the wire is ended after this time."""
+"""Seconds after which a child that has closed its end of the connection is killed."""
 SAYS = {
     error.__name__: error
     for error in (LockstepError, UsageError, ProgramInvalid, Unfit, WrongBits, Mismatch, BlobCorrupt, PayloadInvalid)
 }
-"""Errors that a child may raise of its own; those of the store come from the parent itself."""
+"""Errors that a child may report as its own; the store's errors come from the parent."""
 _WANTS: Reader[Any] = table({"want": one_of("block", "blob", "refresh"), "cid": text(256), "size": whole(0, 1 << 40)})
 _ERROR = table({"kinds": several(text(64), 16), "message": text(), "hint": text()})
-_SAID = either(
+_ANSWER = either(
     table({"done": anything}), either(table({"error": _ERROR}), _WANTS)
 )  # fmt: skip
 _READY = either(table({"ready": several(text(), 16)}), table({"refused": whole(0, 1 << 16)}))
 PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EINTR})
-"""Refusals of the system that pass by themselves: it is short of processes, memory or files."""
+"""Temporary system errors: too few processes, too little memory, too many files."""
 LEAST_ASKED = 1 << 12
-"""Bytes that a request counts for at least."""
+"""Least bytes that a request counts for."""
 
 
 class Starved(Crashed):
-    """The kernel ended the child, or mapped it no more: the machine is short of memory, or the job wants too much."""
+    """The kernel killed the child process or refused it memory: the machine lacks memory, or the job needs too much."""
 
 
 class Overdue(Crashed):
-    """The child was ended, as its work was not done in the time that it was given."""
+    """The child process was killed because its work exceeded the time limit."""
 
 
 class Cancelled(Exception):
-    """The parent has ended the child, or its work."""
+    """This process has ended the child or its work."""
 
 
 _LIVE: weakref.WeakSet[Box] = weakref.WeakSet()
 
 
 def end_all() -> None:
-    """Ends every child of this process: who waits for one gets Cancelled."""
+    """Ends every child of this process; calls in progress raise Cancelled."""
     for box in list(_LIVE):
         box.cancel()
 
 
 class Box(Closing):
-    """One child. Usable from several threads: they wait for one another, and any of them may `cancel`."""
+    """One child process. Several threads may use it, one at a time; any of them may `cancel`."""
 
     def __init__(
         self, limits: Allowance, store: ContentStore | None = None, folder: Path | None = None, *, walls: bool = True
     ) -> None:
-        """`folder`: the one place where it may write. Raises TryLater if no child can be started now, DoctorError if
-        this system starts none.
+        """`folder` is the only place that it may write. Raises TryLater if no child can be started now, DoctorError if
+        this system cannot start any.
 
-        `walls` False: nothing is confined, for tests of the rest on systems that cannot.
+        `walls` False disables confinement, for tests on systems that do not offer it.
         """
         self.segments = Segments()
         self.lacking: list[str] = []
-        """The parts of the confinement that the kernel does not offer."""
+        """Parts of the confinement that the kernel does not offer."""
         self._store = store
         self._limits = limits
         self._asked = 0
@@ -116,9 +117,9 @@ class Box(Closing):
         self._busy = threading.Lock()
         self._cancelled = threading.Event()
         self._left = threading.Event()
-        """Set once the last that uses it is to close it."""
+        """Set once the last user must close the child."""
         self._end: str | None = None
-        """The reason why it is dead; None: it is not."""
+        """The reason why the child is dead; None while it is alive."""
         self._rests: list[bytes] = []
         ours, theirs = socket.socketpair()
         self._wire = ours
@@ -136,10 +137,11 @@ class Box(Closing):
             raise
 
     def call(self, verb: str, *, seconds: float, read: Reader[Any] = anything, **given: Any) -> Any:
-        """Orders work and returns what `read` makes of its answer.
+        """Sends an order to the child and returns its answer, parsed by `read`.
 
-        Raises what the work raised, as far as a child may; Crashed if it dies, says nothing within `seconds` or talks
-        nonsense; Cancelled once it was ended from here. Time in which the store is waited for does not count.
+        Raises the work's error if a child may report it; Crashed if the child dies, does not answer within `seconds` or
+        sends an invalid answer; Cancelled once this process has ended it. Time spent waiting for the store does not
+        count.
         """
         try:
             return self._answered(verb, given, seconds, read)
@@ -160,27 +162,27 @@ class Box(Closing):
                 raise self._dead(f"its answer is malformed: {error}") from error
 
     def free_scratch(self, root: bytes) -> None:
-        """Has the child free what a Program keeps for its next run, at its next order."""
+        """Releases the memory that the child keeps for a Program's next run, at its next order."""
         self._rests.append(root)
 
     @property
     def alive(self) -> bool:
-        """False once it is dead."""
+        """False once the child is dead."""
         return self._end is None and not self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Ends the child and whatever it does; a call under way raises Cancelled."""
+        """Ends the child and its work; a call in progress raises Cancelled."""
         self._cancelled.set()
         self._kill()
 
     def close(self) -> None:
-        """Ends the child, and waits until its users have left it."""
+        """Ends the child, and waits until no thread uses it."""
         self.cancel()
         with self._busy:
             self._clear()
 
     def leave(self) -> None:
-        """Ends the child without waiting; its present user closes it."""
+        """Ends the child without waiting; the thread that uses it closes it."""
         self._left.set()
         self.cancel()
         if self._busy.acquire(blocking=False):
@@ -217,7 +219,7 @@ class Box(Closing):
         self._store_error, until = None, time.monotonic() + seconds
         self._tell(until, verb=verb, given=given, seconds=seconds)
         while True:
-            said = _SAID(wire.answered(self._wire, until), "the answer")
+            said = _ANSWER(wire.answered(self._wire, until), "the answer")
             # INVARIANT: who has ended the child gets no result: it outlives its end by a moment, and may answer.
             if self._cancelled.is_set():
                 raise Cancelled
@@ -237,14 +239,14 @@ class Box(Closing):
         self._send_news([news.pop(0) for _ in range(len(news))], order, until)
 
     def _send_news(self, news: list[Any], order: dict[str, Any], until: float) -> None:
-        told = [(segment.number, segment.size, segment.memory is not None) for segment in news]
-        wire.order(self._wire, {"news": told, **order}, [segment.handle for segment in news], until)
+        described = [(segment.number, segment.size, segment.memory is not None) for segment in news]
+        wire.order(self._wire, {"news": described, **order}, [segment.handle for segment in news], until)
         # INVARIANT: however many tensors are kept, no open file is: a child started anew is given them anew.
         for segment in news:
             segment.shut()
 
     def _serve(self, want: str, cid: Cid, size: int, until: float) -> float:
-        """Answers a child that wants content; returns `until`, later by the time in which the store was waited for."""
+        """Sends requested content to the child; returns `until`, extended by the time spent waiting for the store."""
         self._asked += max(size, LEAST_ASKED)
         # INVARIANT: a child is handed no more than its job may hold.
         if self._store is None or self._asked > self._limits.memory + self._limits.shared:
@@ -268,7 +270,7 @@ class Box(Closing):
         return until
 
     def _fetched(self, store: ContentStore, want: str, cid: Cid, size: int) -> tuple[bytes, list[int]]:
-        """(bytes, open file in their place) of content."""
+        """Returns (bytes, descriptors of open files in place of bytes) of content."""
         if want == "refresh":
             store.cache.refresh(cid)
             return b"", []
@@ -290,8 +292,8 @@ class Box(Closing):
             return self._dead(f"it could not be given more memory: {on_one_line(message)}", Starved)
         if "MemoryError" in kinds:
             return self._dead(f"it wants more than {readable(self._limits.memory)} of memory")
-        said = next((SAYS[kind] for kind in kinds if kind in SAYS), LockstepError)
-        return said(on_one_line(message), on_one_line(hint))
+        kind_of_error = next((SAYS[kind] for kind in kinds if kind in SAYS), LockstepError)
+        return kind_of_error(on_one_line(message), on_one_line(hint))
 
     def _dead(self, why: str, kind: type[Crashed] = Crashed) -> LockstepError:
         self._kill()
@@ -321,14 +323,14 @@ class Box(Closing):
 
 
 def _refused(number: int) -> LockstepError:
-    """The error for what the system refuses when a child is to be started."""
+    """Returns the error for a system error at the start of a child."""
     why = f"no confined process could be started: {os.strerror(number)}"
     # INVARIANT: what will never be is not waited for: its owner is told.
     return TryLater(why, TELLS) if number in PASSING else DoctorError(why, TELLS)
 
 
 def _missing() -> str:
-    """Python's words if it does not find what a child imports; empty if it does."""
+    """Returns Python's message if a module that a child needs is missing; "" otherwise."""
     try:
         found = subprocess.run(
             [*ISOLATED, "-c", f"import {CHILD}, {INMATE}"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -336,12 +338,12 @@ def _missing() -> str:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    said = on_one_line(found.stderr.strip().rpartition("\n")[2])
-    return said if said.startswith("ModuleNotFoundError") else ""
+    reason = on_one_line(found.stderr.strip().rpartition("\n")[2])
+    return reason if reason.startswith("ModuleNotFoundError") else ""
 
 
 def _environment(place: str) -> dict[str, str]:
-    """A child's, whose own files lie at `place`."""
+    """Returns the environment of a child whose own files are at `place`."""
     passed = {name: os.environ[name] for name in ("PATH", "CXX", "LOCKSTEP_FUSED") if name in os.environ}
     return {
         **passed, "LANG": "C.UTF-8", "HOME": place, "TMPDIR": place, "LOCKSTEP_CACHE": place,

@@ -1,7 +1,7 @@
-"""The work of the confined child: a job's Programs decoded, planned, measured, compared and run, as its parent orders.
+"""The confined child's work: decodes, plans, measures, compares and runs a job's Programs by order of its parent.
 
-A verb of an order is a method here. Tensors are read and written where the parent says that they lie; an answer holds
-numbers, digests and words alone.
+Each verb of an order is a method of `Inmate`. Tensors are read from and written to locations that the parent states; an
+answer contains only numbers, digests and text.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from lockstep.storage.payload import Checkpoint
 from lockstep.storage.store import BlockCodec
 
 MOST_TEXT = 2_000
-"""Characters of an error that are told."""
+"""Most characters of an error's text in an answer."""
 
 
 class Unmapped(LockstepError):
-    """Shared memory or a blob that the system does not let this child map."""
+    """The system refused to map shared memory or a blob."""
 
 
 class Inmate:
@@ -52,7 +52,7 @@ class Inmate:
         self._store = AskedStore(pipe)
         self._memory: dict[int, np.ndarray] = {}
         self._unmapped = ""
-        """The reason why a segment is not there; the parent is told at its next order."""
+        """The reason why a segment could not be mapped; reported at the next order."""
         self._programs: dict[bytes, Program] = {}
         self._ready: dict[bytes, Executable] = {}
         self._spec: JobSpec | None = None
@@ -65,19 +65,19 @@ class Inmate:
         """Executes orders until the parent closes the connection."""
         while True:
             try:
-                said, handles = wire.ordered(self._pipe)
+                order, handles = wire.ordered(self._pipe)
             except wire.Ended:
                 return
-            for (number, size, writes), handle in zip(said.get("news", ()), handles, strict=True):
+            for (number, size, writes), handle in zip(order.get("news", ()), handles, strict=True):
                 self._take(number, handle, size, writes)
-            for number in said.get("gone", ()):
+            for number in order.get("gone", ()):
                 self._memory.pop(number, None)
-            for root in said.get("rest", ()):
+            for root in order.get("rest", ()):
                 if root in self._ready:
                     self._ready[root].free_scratch()
-            if said.get("verb"):
-                confinement.busy_for(said["seconds"])
-                wire.answer(self._pipe, self._done(getattr(self, said["verb"]), said["given"]))
+            if order.get("verb"):
+                confinement.busy_for(order["seconds"])
+                wire.answer(self._pipe, self._done(getattr(self, order["verb"]), order["given"]))
 
     def _take(self, number: int, handle: int, size: int, writes: bool) -> None:
         try:
@@ -93,7 +93,7 @@ class Inmate:
                 raise Unmapped(self._unmapped)
             return {"done": verb(**given)}
         except LockstepError as error:
-            # The parent knows fewer kinds: it takes the nearest one.
+            # The parent knows fewer kinds of errors, so the nearest one is reported.
             kinds = [kind.__name__ for kind in type(error).__mro__]
             told = (kinds, error.message[:MOST_TEXT], error.hint[:MOST_TEXT])
         except MemoryError:
@@ -105,23 +105,23 @@ class Inmate:
     # -- verbs: a job's Programs
 
     def load(self, params: JobParams, threads: int, path: str, role: footprint.Role) -> dict[str, Any]:
-        """Decodes, checks and plans a job's Programs; raises what `jobs.load_programs` raises."""
+        """Decodes, checks and plans a job's Programs; raises the errors of `jobs.load_programs`."""
         self._threads, self._path, self._params = threads, path, params
         try:
             return self._planned(params, role)
         except ProgramInvalid as error:
-            # The parent looks for evidence if there is some: that it ends nothing is seen here.
+            # If there is evidence, the parent repeats this search, which has then been seen to end.
             if invalidity.evidence_against(params, self._store) is None:
                 raise
             return {"broken": error.message[:MOST_TEXT], "hint": error.hint[:MOST_TEXT]}
 
     def estimate(self) -> dict[str, Any]:
-        """The pace of a step by this machine's rates."""
+        """Estimates the pace of a step from this machine's rates."""
         assert self._schedule is not None, "loaded before"
-        return _told(estimated(self._schedule, self._threads, self._path))
+        return _pace_fields(estimated(self._schedule, self._threads, self._path))
 
     def decode(self, cid: str, threads: int | None = None) -> dict[str, Any]:
-        """Decodes and plans one Program more: a job's loss."""
+        """Decodes and plans one more Program: a job's loss."""
         self._threads = threads or self._threads
         program = load_program(self._store, cid)
         validate(program)
@@ -132,7 +132,7 @@ class Inmate:
     # -- verbs: a job whose data came
 
     def furnish(self, job: JobId, dataset: Spot, shared: Sequence[Spot], outer: Sequence[Spot]) -> dict[str, Any]:
-        """Takes a job's dataset and first checkpoint."""
+        """Receives a job's dataset and first checkpoint."""
         assert self._params is not None, "loaded before"
         assert self._spec is not None, "loaded before"
         assert self._schedule is not None, "loaded before"
@@ -144,11 +144,11 @@ class Inmate:
         return {}
 
     def measure(self, require: capacity.Require, chain: capacity.ChainPace, role: footprint.Role) -> dict[str, Any]:
-        """The pace of the job; raises Unfit."""
-        return _told(capacity.keep_up(self._furnished, require, chain, role))
+        """Measures the pace of the job. Raises Unfit."""
+        return _pace_fields(capacity.keep_up(self._furnished, require, chain, role))
 
     def compare(self) -> dict[str, Any]:
-        """Compares the job's bits with other code; raises WrongBits."""
+        """Compares the job's results with an independent implementation. Raises WrongBits."""
         comparing.check_job(self._furnished)
         return {}
 
@@ -166,7 +166,7 @@ class Inmate:
     def roots(
         self, program: bytes, state: Sequence[Spot | None], context: StepContext, dataset: Spot | None
     ) -> dict[str, Any]:
-        """The roots of all ops."""
+        """Returns the roots of all ops' outputs."""
         found = self._executable(program).roots(self._state(state), context, self._rows(dataset))
         return {"roots": b"".join(found)}
 
@@ -222,12 +222,12 @@ class Inmate:
         np.copyto(array_at(self._memory[place.segment], place), array.reshape(place.shape))
 
 
-def _told(pace: capacity.Pace) -> dict[str, Any]:
+def _pace_fields(pace: capacity.Pace) -> dict[str, Any]:
     return {"step": pace.step, "shown": pace.shown, "merge": pace.merge}
 
 
 class AskedStore(ContentStore):
-    """The parent's store, block by block: what comes is verified by the parent, and counted."""
+    """The parent's store: every block comes through the parent, which verifies and counts it."""
 
     def __init__(self, pipe: socket.socket) -> None:
         self._pipe = pipe
@@ -238,11 +238,11 @@ class AskedStore(ContentStore):
         return ""
 
     def check(self) -> None:
-        """The parent has checked it."""
+        """Does nothing: the parent has checked the store."""
 
     @cached_property
     def cache(self) -> BlobCache:
-        """The parent's, as far as a child may use it."""
+        """Returns the parent's cache, restricted to what a child may use."""
         return AskedCache(self._asked)
 
     def fetch_block(self, cid: Cid) -> bytes:
@@ -250,7 +250,7 @@ class AskedStore(ContentStore):
         return bytes(self._asked({"want": "block", "cid": cid, "size": 0})[0])
 
     def blob(self, cid: str, size: int) -> memoryview:
-        """A blob, mapped from the parent's cache if it is large."""
+        """Returns a blob, mapped from the parent's cache if it is large."""
         data, handles = self._asked({"want": "blob", "cid": cid, "size": size})
         if not handles:
             return memoryview(data)
@@ -279,23 +279,23 @@ class AskedStore(ContentStore):
 
     def _asked(self, what: dict[str, Any]) -> tuple[bytes, list[int]]:
         wire.answer(self._pipe, what)
-        said, handles = wire.ordered(self._pipe)
-        if isinstance(said, LockstepError):
-            raise said
-        return said, handles
+        answered, handles = wire.ordered(self._pipe)
+        if isinstance(answered, LockstepError):
+            raise answered
+        return answered, handles
 
 
 class AskedCache(BlobCache):
-    """The parent's cache of blobs: nothing is written there."""
+    """The parent's cache of blobs, read-only."""
 
     def __init__(self, ask: Callable[[dict[str, Any]], object]) -> None:
         super().__init__(Path("/"), 0)
         self._ask = ask
 
     def tree(self, cid: Cid, compute: Callable[[], Digest]) -> Digest:
-        """Computed: nothing that a child computes is kept."""
+        """Computes the root each time: a child's results are not cached."""
         return compute()
 
     def refresh(self, cid: Cid) -> None:
-        """Has the parent compare its file of a blob with the CID."""
+        """Asks the parent to compare its file of a blob with the CID."""
         self._ask({"want": "refresh", "cid": cid, "size": 0})

@@ -1,10 +1,10 @@
-"""A job whose Programs are decoded, planned, measured, compared and run in a confined child.
+"""Loads a job so that a confined child decodes, plans, measures, compares and runs its Programs.
 
     job = load(job_id, params, store, threads, path, fits=fits)       # as `invalidity.load`, in a box
     job.box.measure(...), job.box.compare(job)                        # before it is joined
     job.executable(program).run(...)                                  # in the child, on shared memory
 
-The parent decodes the same bytes once the child has done so within its limits, and runs nothing of them.
+The parent decodes the same bytes only after the child has done so within its limits, and does not run them.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LEAST_SECONDS = 30.0
-"""No window is so short that a child is not waited for so long: this machine may be busy."""
+"""Least time limit of an order in seconds, however short the job's windows: this machine may be busy."""
 LOOK_SECONDS = 1800.0
-"""No job holds up the look at others for longer, however long its windows."""
+"""Longest examination of one job in seconds, so that it does not delay others."""
 PLAN_SECONDS = 300.0
-"""No plan takes longer: the planner's budget ends after some seconds."""
+"""Longest planning in seconds; the planner's own budget ends sooner."""
 LOSS_SECONDS = 30.0
-"""A loss of one slot that takes longer is not computed: nothing depends on it."""
+"""Longest computation of one slot's loss in seconds; a loss is only information."""
 LEAST_BYTES = 512 << 20
-"""However little its owner lends, a child has so much, to plan with."""
+"""Least memory of a child in bytes, for planning."""
 MOST_IDLE = 4
-"""Children of a process that wait for an order; one that is ended is started again by the next order."""
+"""Most idle children of a process; an ended child is restarted by its next order."""
 TRIALS = 4.0
-"""Rounds of work that measuring and comparing may take together."""
+"""Time limit of measuring and comparing together, in rounds of work."""
 
 
 def _seconds(value: Any, where: str) -> float:
@@ -83,14 +83,14 @@ def load(
     *,
     fits: Fitting | None = None,
 ) -> Job:
-    """`invalidity.load` with the job in a box, where this system has any.
+    """Loads a job as `invalidity.load`, with its Programs in a confined child if this system offers one.
 
-    Raises Crashed beside what that raises, if the job's child dies or is late, and TryLater if there can be none.
+    Raises the same errors; also Crashed if the job's child dies or is late, and TryLater if no child can be started.
     """
     if not OFFERED:
         return invalidity.load(job_id, params, store, threads, path, fits=fits)
     if path in PROCESSOR_PATHS:
-        # What this machine's own arithmetic fails is no job's fault.
+        # A failure of this machine's own arithmetic is not the job's fault.
         check_machine(path)
     box = JobBox(job_id, params, store, threads, path, fits)
     try:
@@ -101,7 +101,7 @@ def load(
         if path in PROCESSOR_PATHS:
             box.require()
             fits = None
-        # What a device would hold is planned here, now that the child has planned the same bytes.
+        # The device's memory is planned in this process, now that the child has planned the same bytes.
         loaded = invalidity.load(job_id, params, store, threads, path, fits=fits)
     except BaseException:
         box.close()
@@ -111,7 +111,7 @@ def load(
 
 
 class ShownBroken(ProgramInvalid):
-    """A Program breaks a rule, and the child has found the evidence."""
+    """The child process has found that a Program breaks a rule."""
 
 
 @dataclass(frozen=True)
@@ -119,22 +119,22 @@ class Planned:
     """A job's Programs as its child has planned them."""
 
     operations: int
-    """Operations of one slot of one round, by which prices are compared."""
+    """Operations of one slot of one round, the basis of price comparisons."""
     memory: int
-    """Bytes that the role takes at its fullest."""
+    """Peak bytes of memory of the role."""
     results: int
-    """Bytes of the state that a step leaves."""
+    """Bytes of a step's output state."""
 
 
 class Idle:
-    """The children of this process that wait for an order, the one that waits longest first."""
+    """The idle children of this process, the longest idle first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._boxes: dict[JobBox, None] = {}
 
     def add(self, box: JobBox) -> None:
-        """Adds a box whose order is done, and ends the longest idle ones if there are too many."""
+        """Adds a box that has become idle, and ends the longest idle ones if there are too many."""
         with self._lock:
             self._boxes.pop(box, None)
             self._boxes[box] = None
@@ -152,18 +152,18 @@ class Idle:
 
 _IDLE = Idle()
 _STARVED: dict[JobId, tuple[str, object]] = {}
-"""Jobs whose child the kernel ended, with the work that it left undone: once it is done, the jobs are free again."""
+"""Jobs whose child was killed by the kernel, with the unfinished work; completing it clears the entry."""
 MOST_STARVED = 256
-"""The number of starved jobs that are remembered, the latest."""
+"""Most recent such jobs that are remembered."""
 
 
 class JobBox(Closing):
-    """One job's child: started when it is needed, and again after it has ended."""
+    """One job's child process: started when needed, and again after it has ended."""
 
     def __init__(
         self, job: JobId, params: JobParams, store: ContentStore, threads: int, path: str, fits: Fitting | None
     ) -> None:
-        """`fits` is a role with its memory limit; None: a worker's, without a limit."""
+        """`fits` is a role with its memory limit; None stands for a worker without a limit."""
         self.job = job
         self._params = params
         self._store = store
@@ -176,22 +176,22 @@ class JobBox(Closing):
         self.roots: set[bytes] = set()
         """Roots of the Programs that the child has."""
         self._beside: set[bytes] = set()
-        """The ones among `roots` that no claim is about."""
+        """The subset of `roots` that no claim is about."""
         self._beside_until: float | None = None
-        """The time, by time.monotonic(), until which they are computed; None: each run has its own."""
+        """End of their time limit by time.monotonic(); None: each run has its own limit."""
         self._bounds: dict[int, float] = {}
-        """Seconds of each order, by the thread that gives it; those that are not here have the job's own."""
+        """Time limit of each order in seconds, by thread; threads not listed use the job's limit."""
         self._state = threading.Lock()
         self._turn = threading.RLock()
-        """Held while the child works: segments are laid out by one thread at a time."""
+        """Held while the child works: one thread at a time lays out segments."""
         self._ordered_by: int | None = None
-        """The thread whose order the child works on."""
+        """The thread whose order the child executes."""
         self._closed = False
 
     # -- the look
 
     def plan(self) -> Planned:
-        """Has the child decode and plan the job's Programs."""
+        """Lets the child decode and plan the job's Programs."""
         with self._ordering():
             self._at_work()
         assert self._planned is not None, "it is at work"
@@ -203,34 +203,40 @@ class JobBox(Closing):
             self._fits.judge(self.plan().memory)
 
     def estimate(self) -> Pace:
-        """The pace of a step by this machine's rates; none of the job is run."""
+        """Estimates the pace of a step from this machine's rates, without running the job."""
         with self._ordering():
             found = self._call(self._at_work(), "estimate", seconds=self._plan_seconds, read=_PACE)
         return _pace(found)
 
     @property
     def operations(self) -> int:
-        """Operations of one slot of one round."""
+        """Returns the operations of one slot of one round."""
         return (self._planned or self.plan()).operations
 
     def measure(
         self, job: Job, require: Require, chain: ChainPace, role: footprint.Role = footprint.worker,
         at_most: float = LOOK_SECONDS,
     ) -> Pace:  # fmt: skip
-        """`capacity.keep_up` in the child; raises Overdue after `at_most` seconds, or sooner by the job's windows."""
+        """Measures the job's pace in the child, as `capacity.keep_up`.
+
+        Raises Overdue after `at_most` seconds, or sooner by the job's windows.
+        """
         given = {"require": require, "chain": chain, "role": role}
         found = self._look(job, "measure", given, _PACE, at_most)
         return _pace(found)
 
     def compare(self, job: Job, at_most: float = LOOK_SECONDS) -> None:
-        """`comparing.check_job` in the child; raises WrongBits, and Overdue as `measure` does."""
+        """Checks the job in the child, as `comparing.check_job`. Raises WrongBits, and Overdue as `measure` does."""
         self._look(job, "compare", {}, table({}), at_most)
 
     def compare_first(self, job: Job, at_most: float = LOOK_SECONDS) -> None:
-        """`compare` of a job that a device computes in this process, as far as the processor can: not if memory lacks
-        for that, or it is not done in the longest look. Raises Overdue after a shorter one."""
+        """Checks on the processor, as far as possible, a job that a device computes in this process.
+
+        Skips the check if memory is insufficient or the longest examination does not suffice. Raises Overdue after a
+        shorter one.
+        """
         try:
-            # A child that wants more than its owner lends would be ended, and the job refused for good.
+            # A child that needs more than the owner's limit would be killed, and the job then refused permanently.
             (self._fits or Fitting(footprint.worker)).judge(self.plan().memory)
             self.compare(job, at_most)
         except (Unfit, Overdue) as error:
@@ -239,7 +245,7 @@ class JobBox(Closing):
             log.info("a job's kernels are compared on its device only", job=self.job.hex(), why=error.message)
 
     def decode(self, cid: str) -> None:
-        """Has the child decode and plan one Program more, the loss under `cid`."""
+        """Lets the child decode and plan one more Program, the loss under `cid`."""
         with self._ordering():
             self._losses.append(cid)
             try:
@@ -249,13 +255,13 @@ class JobBox(Closing):
                 raise
 
     def hold(self, program: Program) -> None:
-        """Says that a Program which the child has was decoded here, too."""
+        """Records that a Program which the child has was decoded in this process too."""
         self.roots.add(program.root)
         self._beside.add(program.root)
 
     @contextmanager
     def losses_until(self, ends: float | None) -> Iterator[None]:
-        """Bounds the losses that are computed meanwhile, by time.monotonic(): the child is ended that is late."""
+        """Bounds the computation of losses within the block by a time of time.monotonic(); a late child is ended."""
         self._beside_until, before = ends, self._beside_until
         try:
             yield
@@ -264,8 +270,10 @@ class JobBox(Closing):
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Bounds each transition that this thread orders meanwhile, from when the child is its own: the child is ended
-        that is late, and Overdue raised."""
+        """Bounds each transition that this thread orders within the block, from when it has the child to itself.
+
+        A late child is ended, and Overdue raised.
+        """
         me = threading.get_ident()
         self._bounds[me] = seconds
         try:
@@ -276,11 +284,11 @@ class JobBox(Closing):
     # -- transitions
 
     def holds(self, program: Program) -> bool:
-        """Tells if the child has a Program."""
+        """Returns True if the child has the Program."""
         return program.root in self.roots
 
     def executable(self, program: Program) -> Executable:
-        """A Program of the job, run in the child."""
+        """Returns an executable that runs a Program of the job in the child."""
         return BoxedExecutable(program, self._threads, self._path, box=self)
 
     def transit(
@@ -311,7 +319,7 @@ class JobBox(Closing):
     # -- the child
 
     def stop(self, order_of: int | None = None) -> None:
-        """Ends the child and its work; callers that wait for it get Cancelled. The next use starts another child.
+        """Ends the child and its work; waiting callers get Cancelled. The next use starts another child.
 
         `order_of` is a thread: the child is ended only while it works on that thread's order.
         """
@@ -325,7 +333,7 @@ class JobBox(Closing):
             box.leave()
 
     def stop_idle(self) -> None:
-        """End the child, unless it has an order."""
+        """Ends the child unless it executes an order."""
         if self._turn.acquire(blocking=False):
             try:
                 self.stop()
@@ -333,14 +341,14 @@ class JobBox(Closing):
                 self._turn.release()
 
     def close(self) -> None:
-        """Ends the child for good: no other is started."""
+        """Ends the child permanently."""
         with self._state:
             self._closed = True
         self.stop()
 
     @property
     def lacking(self) -> list[str]:
-        """Parts of the confinement that the kernel does not offer."""
+        """Returns the parts of the confinement that the kernel does not offer."""
         return [] if self._box is None else self._box.lacking
 
     # -- inside
@@ -361,7 +369,7 @@ class JobBox(Closing):
                     _IDLE.add(self)
 
     def _at_work(self) -> Box:
-        """The child, with the job's Programs planned."""
+        """Returns the child, with the job's Programs planned."""
         with self._state:
             box = self._box
         if box is not None and box.alive:
@@ -395,12 +403,15 @@ class JobBox(Closing):
         except BaseException:
             folder.close()
             raise
-        # Whoever still uses the child uses its folder.
+        # Any thread that still uses the child also uses its folder.
         weakref.finalize(box, folder.close)
         return box
 
     def _call(self, box: Box, verb: str, **given: Any) -> Any:
-        """`Box.call`; raises TryLater where the kernel ends the child, unless it does so twice in a row."""
+        """Calls the child as `Box.call`.
+
+        Raises TryLater if the kernel kills the child, unless it does so twice in a row.
+        """
         work = verb, given.get("program")
         try:
             found = box.call(verb, **given)
@@ -449,7 +460,7 @@ class JobBox(Closing):
         total = memory().total
         role = self._params.role
         rows = footprint.WORD_BYTES * role.dataset_rows * role.row_length
-        # Less than it takes to plan anything would refuse for good what is only too large.
+        # With less memory than planning takes, a job would be refused permanently although it is only too large now.
         own = total if lent is None else min(max(lent, LEAST_BYTES), total)
         return Allowance(memory=own, shared=total + rows)
 
@@ -460,7 +471,7 @@ class JobBox(Closing):
 
     @property
     def _loss_plan_seconds(self) -> float:
-        """Nothing depends on a loss: its plan is waited for no longer than one of a slot."""
+        """Returns the seconds allowed for planning a loss: at most those for planning a slot's Program."""
         return min(self._plan_seconds, LOSS_SECONDS)
 
     @property

@@ -1,7 +1,7 @@
-"""Memory that a process and its confined child both see: tensors pass through it, and no message holds one.
+"""Shared memory of a process and its confined child, through which all tensors pass.
 
-The parent makes every segment, of a size that neither side can change, and reads of it what it laid out itself. A
-segment is used again once nobody in the parent holds a tensor in it.
+The parent creates every segment with a fixed size, and reads only the layout that it chose. A segment is reused once
+the parent holds no tensor in it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from lockstep.protocol.errors import TryLater
 
 ALIGNMENT = 64
 KEPT = 3
-"""Segments of one size that wait to be used again."""
+"""Most unused segments of one size that are kept for reuse."""
 LARGE = 1 << 24
-"""From so many bytes on, a tensor that is a file is handed over as that file."""
+"""Size in bytes from which a tensor backed by a file is passed as that file."""
 F_ADD_SEALS, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 1, 2, 4
 
 Form = tuple[np.dtype[np.generic], tuple[int, ...]]
-"""dtype and shape of a tensor."""
+"""Dtype and shape of a tensor."""
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A tensor in a segment."""
+    """Location of a tensor in a segment."""
 
     segment: int
     offset: int
@@ -44,18 +44,21 @@ class Spot:
 
 @dataclass(eq=False)
 class Segment:
-    """A stretch of shared memory."""
+    """One shared memory segment."""
 
     number: int
     handle: int
-    """Open until the child has it; below zero afterwards."""
+    """File descriptor, open until the child has it; negative afterwards."""
     size: int
     memory: np.ndarray | None
-    """None: a file that is read alone, which its tensor keeps mapped."""
+    """The mapped memory; None for a read-only file, which its tensor keeps mapped."""
 
     @staticmethod
     def make(size: int) -> tuple[int, np.ndarray]:
-        """The file and the memory of a new one of `size` bytes; raises TryLater if the system has none left."""
+        """Creates a segment of `size` bytes; returns its file and memory.
+
+        Raises TryLater if the system has no memory left.
+        """
         handle = -1
         try:
             handle = os.memfd_create("lockstep", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -69,7 +72,7 @@ class Segment:
             raise TryLater(f"no memory could be shared with a confined process: {error.strerror}") from error
 
     def shut(self) -> None:
-        """Closes the file; the mapping goes with the last tensor in it."""
+        """Closes the file; the mapping is released with the last tensor in it."""
         if self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
@@ -77,22 +80,28 @@ class Segment:
 
 @dataclass
 class Segments:
-    """A parent's side of one child's segments, for one thread at a time; tensors are let go of in any thread."""
+    """The parent's side of one child's segments, used by one thread at a time; tensors may be released in any
+    thread.
+    """
 
     news: list[Segment] = field(default_factory=list)
     """Segments that the child does not know yet."""
     gone: list[int] = field(default_factory=list)
-    """Numbers of segments that the child may let go of."""
+    """Numbers of segments that the child may release."""
     _made: int = 0
     _by_number: dict[int, Segment] = field(default_factory=dict)
     _free: dict[int, list[Segment]] = field(default_factory=dict)
     _users: Counter[Segment] = field(default_factory=Counter)
     _released: deque[Segment] = field(default_factory=deque)
     _known: dict[int, tuple[weakref.ref[Array], Spot, Array | None]] = field(default_factory=dict)
-    """Tensors that the child can find: by id, where they lie, and the copy that lies there if they are not it."""
+    """Tensors that the child already has: by id the object, its location, and the copy at that location, if it is
+    one.
+    """
 
     def room(self, forms: Sequence[Form]) -> tuple[list[Spot], list[Array]]:
-        """Places in one segment for tensors of these forms, and the tensors, read-only."""
+        """Reserves space in one segment for tensors of these forms; returns their locations and the tensors,
+        read-only.
+        """
         self._take_back()
         offsets, size = [], 0
         for dtype, shape in forms:
@@ -103,7 +112,7 @@ class Segments:
         places, arrays = [], []
         for (dtype, shape), offset in zip(forms, offsets, strict=True):
             flat = np.frombuffer(segment.memory.data.toreadonly(), dtype, math.prod(shape), offset)
-            # Views of views refer to the first of them: it is the one that lives as long as any.
+            # A view of a view refers to the first array, which lives as long as any of its views.
             self._users[segment] += 1
             weakref.finalize(flat, self._released.append, segment).atexit = False
             places.append(Spot(segment.number, offset, dtype.str, shape))
@@ -112,9 +121,9 @@ class Segments:
         return places, arrays
 
     def given(self, arrays: Sequence[Array | None]) -> tuple[list[Spot | None], list[Array]]:
-        """Places at which the child finds tensors, and what must live until it has read them.
+        """Returns the locations of tensors for the child, and the objects that must live until it has read them.
 
-        A tensor that it cannot find is copied; one that nobody can change is copied once, and not at all if it is a
+        A tensor that the child does not have is copied; an immutable one is copied once, and not at all if it is a
         large file.
         """
         found = {id(a): self._place(a) or self._file(a) for a in arrays if a is not None}
@@ -143,7 +152,7 @@ class Segments:
         return known[1] if known is not None and known[0]() is array else None
 
     def _file(self, array: Array) -> Spot | None:
-        """The place of a tensor that is a file, which the child reads where it lies."""
+        """Returns the location of a tensor backed by a file, which the child maps directly."""
         # INVARIANT: no dataset is copied into memory that the system cannot drop.
         if array.nbytes < LARGE or not is_frozen(array) or (handle := file_of(array)) is None:
             return None
@@ -198,5 +207,5 @@ class Segments:
 
 
 def array_at(memory: np.ndarray, place: Spot) -> Array:
-    """The tensor at a place of a mapped segment."""
+    """Returns the tensor at a location of a mapped segment."""
     return np.frombuffer(memory, np.dtype(place.dtype), math.prod(place.shape), place.offset).reshape(place.shape)

@@ -1,7 +1,7 @@
 """Messages between a process and its confined child: eight bytes of length, then the body.
 
-Parent to child a body is a pickle: the child trusts its parent. Child to parent it is CBOR of bounded size, read as
-bytes from outside are, for a child that was taken over says what its master wants.
+From parent to child a body is a pickle, because the child trusts its parent. From child to parent it is CBOR of bounded
+size, parsed as untrusted input, because a compromised child may send anything.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from lockstep.base.decoding import from_cbor
 
 HEAD = struct.Struct(">Q")
 MOST_BYTES = 1 << 24
-"""The most bytes of one message from a child."""
+"""Most bytes of one message from a child."""
 MOST_HANDLES = 16
-"""File descriptors that come with one message to a child."""
+"""Most file descriptors with one message to a child."""
 
 
 class Ended(Exception):
-    """The other side has closed its end."""
+    """Raised if the other side has closed the connection."""
 
 
 class Late(Exception):
-    """The other side took longer than it was given."""
+    """Raised if the other side did not respond in time."""
 
 
 def send(wire: socket.socket, body: bytes, handles: Sequence[int] = (), until: float = math.inf) -> None:
-    """Sends one message. `until`: by `time.monotonic()`. Raises Ended, Late."""
+    """Sends one message before the time `until` of `time.monotonic()`. Raises Ended, Late."""
     view = memoryview(HEAD.pack(len(body)) + body)
     try:
         if handles:

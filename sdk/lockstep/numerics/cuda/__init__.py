@@ -1,4 +1,4 @@
-"""The CUDA path: Programs on a device, in the same bits."""
+"""The CUDA backend: runs Programs on a device, with the same bits as on a processor."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ __all__ = ["CudaExecutable", "count_devices", "open_device"]
 
 @cache
 def open_device(label: str = "cuda:0") -> Device:
-    """The device "cuda:N" or "emulated", once it has passed the self-test. Raises UsageError if it is not there,
-    DoctorError if its arithmetic is another."""
+    """Opens "cuda:N" or "emulated" and runs its self-test.
+
+    Raises UsageError if the device is missing, DoctorError if its arithmetic differs.
+    """
     device: Device = Emulator() if label == "emulated" else Cuda(int(label.removeprefix("cuda:")))
     check_device(device)
     return device

@@ -1,6 +1,6 @@
-"""The interface to a device, and its implementation by NVRTC and the CUDA driver.
+"""The device interface, and its implementation with NVRTC and the CUDA driver.
 
-`Device` is all that the executable asks of a machine; `emulator.Emulator` is the other one.
+`emulator.Emulator` is the second implementation of `Device`.
 """
 
 from __future__ import annotations
@@ -30,37 +30,39 @@ Address = int
 Words = npt.NDArray[np.uint32]
 
 ARITHMETIC = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
-"""Compiler options that docs/numerics.md (On a CUDA device) requires, as NVRTC and nvcc spell them."""
+"""Compiler options that docs/numerics.md (On a CUDA device) requires, in the spelling of NVRTC and nvcc."""
 
 FOLDER = Path(__file__).parent
 HEADERS = (
     FOLDER / "kernels.cuh", FOLDER / "integers.cuh", FOLDER / "tiles.cuh",
     FOLDER.parent / "kernels" / "f32.hpp", FOLDER.parent / "kernels" / "codes.hpp",
 )  # fmt: skip
-"""Files that generated source includes."""
+"""Header files that generated source includes."""
 
 
 UNITS = ("dp4a", "mma.m8n8k16", "mma.m16n8k32", "wgmma.m64k32", "mma.m16n8k16.f16")
-"""Units that multiply codes, by their LOCKSTEP_UNIT in integers.cuh."""
+"""Hardware units that multiply codes, indexed by LOCKSTEP_UNIT in integers.cuh."""
 MMA, WGMMA, HALVES = UNITS[2:]
 
 SHARED_BYTES = 48 << 10
-"""Shared memory that a launch may ask for of every device; a kernel that takes more is prepared for it."""
+"""Shared memory in bytes that a launch may use on every device; a kernel that needs more must request it when
+loaded.
+"""
 
 
 class DeviceMemory(NamedTuple):
-    """The memory of a device, in bytes."""
+    """The memory of a device: total and free bytes."""
 
     total: int
     free: int
 
 
 class Device(Protocol):
-    """Memory and kernels of a machine. It executes all calls in order."""
+    """A machine's memory and kernels; it executes all calls in order."""
 
     @property
     def label(self) -> str:
-        """The device's name for `--device`."""
+        """The device's name as given to `--device`."""
 
     @property
     def name(self) -> str:
@@ -68,21 +70,21 @@ class Device(Protocol):
 
     @property
     def memory(self) -> DeviceMemory:
-        """All memory of the device, and the part that is free now."""
+        """Total memory of the device, and the part that is free now."""
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory that a block can have at most, in bytes."""
+        """Most shared memory of a block, in bytes."""
 
     @property
     def unit(self) -> str:
-        """The one of `UNITS` that multiplies codes."""
+        """The unit, one of `UNITS`, that multiplies codes."""
 
     def enter(self) -> None:
         """Prepares the calling thread to use the device."""
 
     def load(self, source: str) -> Kernels:
-        """The kernels of a translation unit."""
+        """Compiles a translation unit and returns its kernels."""
 
     def allocate(self, words: int) -> Address:
         """Allocates uninitialised words, 256-byte aligned; raises DeviceFailed if there is not enough memory."""
@@ -101,21 +103,24 @@ class Device(Protocol):
 
 
 class RecordedLaunch(NamedTuple):
-    """A launch that is recorded: see `Kernels.launch`."""
+    """A recorded launch of a kernel (`Kernels.record`)."""
 
     kernel: str
     blocks: int
     threads: int
     shared: int
     arguments: npt.NDArray[np.uint64]
-    """The arguments themselves, one a cell."""
+    """The values of the arguments, one per cell."""
 
 
 class Kernels(Protocol):
-    """Compiled kernels by name."""
+    """Compiled kernels, by name."""
 
     def record(self, nodes: Sequence[RecordedLaunch]) -> Callable[[], None]:
-        """A function that starts all of these, in order; raises DeviceFailed where they cannot be recorded."""
+        """Records launches; returns a function that starts them all in order.
+
+        Raises DeviceFailed if they cannot be recorded.
+        """
 
     def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: Address) -> None:
         """Launches a kernel whose blocks get `shared` bytes of dynamic shared memory; `arguments` is a host pointer to
@@ -123,7 +128,7 @@ class Kernels(Protocol):
 
 
 class Cuda:
-    """A CUDA device through the driver (package cuda-bindings), on its default stream."""
+    """A CUDA device, driven through the package cuda-bindings on its default stream."""
 
     def __init__(self, ordinal: int = 0) -> None:
         count = count_devices()
@@ -138,30 +143,30 @@ class Cuda:
 
     @property
     def name(self) -> str:
-        """The product name that the driver reports."""
+        """The product name reported by the driver."""
         return str(_value(self._driver.cuDeviceGetName(64, self._device)).split(b"\0")[0].decode())
 
     @property
     def memory(self) -> DeviceMemory:
-        """See `Device`."""
+        """Total and free bytes of the device's memory."""
         self.enter()
         free, total = _value(self._driver.cuMemGetInfo())
         return DeviceMemory(int(total), int(free))
 
     @cached_property
     def architecture(self) -> str:
-        """The architecture as compilers name it: "sm_89", or "sm_90a" where a unit needs what only sm_90 has."""
+        """The compilers' name of the architecture: "sm_89", or "sm_90a" for units that only sm_90 has."""
         major, minor = (self._attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
         return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 
     @cached_property
     def shared_bytes(self) -> int:
-        """See `Device`."""
+        """Most shared memory of a block, in bytes."""
         return self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
 
     @property
     def unit(self) -> str:
-        """See `Device`."""
+        """The unit, one of `UNITS`, that multiplies codes."""
         return unit_of(self.architecture)
 
     def _attribute(self, name: str) -> int:
@@ -169,34 +174,37 @@ class Cuda:
         return int(_value(self._driver.cuDeviceGetAttribute(which, self._device)))
 
     def load(self, source: str) -> Kernels:
-        """Compiles for this device, unless the cache has it; raises DoctorError with the compiler's first lines."""
+        """Compiles a source for this device, or takes it from the cache.
+
+        Raises DoctorError with the compiler's first lines.
+        """
         image = machine_code(source, self.architecture)
         self.enter()
         place = np.frombuffer(image, np.uint8).ctypes.data
         return _Module(self, _value(self._driver.cuModuleLoadData(place)))
 
     def allocate(self, words: int) -> Address:
-        """See `Device`."""
+        """Allocates uninitialised words; raises DeviceFailed if there is not enough memory."""
         self.enter()
         return int(_value(self._driver.cuMemAlloc(4 * max(words, 1))))
 
     def free(self, address: Address) -> None:
-        """See `Device`."""
+        """Frees an allocation."""
         self.enter()
         _value(self._driver.cuMemFree(address))
 
     def write(self, address: Address, words: Words) -> None:
-        """See `Device`."""
+        """Copies contiguous words to the device."""
         self.enter()
         _value(self._driver.cuMemcpyHtoD(address, words.ctypes.data, words.nbytes))
 
     def read(self, address: Address, words: Words) -> None:
-        """See `Device`."""
+        """Waits for all earlier calls, then copies from the device into a contiguous array."""
         self.enter()
         _value(self._driver.cuMemcpyDtoH(words.ctypes.data, address, words.nbytes))
 
     def wait(self) -> None:
-        """See `Device`."""
+        """Waits until all earlier calls are done."""
         self.enter()
         _value(self._driver.cuCtxSynchronize())
 
@@ -205,7 +213,7 @@ class Cuda:
         _value(self._driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, 0, arguments, 0))
 
     def graph(self, calls: Iterable[tuple[Any, RecordedLaunch]]) -> Callable[[], None]:
-        """A function that starts functions of a module one after the other, as one graph."""
+        """Records functions of a module as one CUDA graph; returns a function that starts it."""
         self.enter()
         graph = _value(self._driver.cuGraphCreate(0))
         try:
@@ -215,7 +223,8 @@ class Cuda:
                 parameters.func, parameters.sharedMemBytes = function, node.shared
                 parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = node.blocks, 1, 1
                 parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = node.threads, 1, 1
-                pointers = addresses(node.arguments)  # read, with what they point to, before the call returns
+                # The driver copies the arguments, and the values they point to, before the call returns.
+                pointers = addresses(node.arguments)
                 parameters.kernelParams = pointers.ctypes.data
                 last = [_value(self._driver.cuGraphAddKernelNode(graph, last, len(last), parameters))]
             made = _value(self._driver.cuGraphInstantiate(graph, 0))
@@ -229,12 +238,12 @@ class Cuda:
         return start
 
     def _end_graph(self, made: Any) -> None:
-        with suppress(DeviceFailed):  # a device that is lost has no graphs
+        with suppress(DeviceFailed):  # A lost device has no graphs to free.
             self.enter()
             _value(self._driver.cuGraphExecDestroy(made))
 
     def function(self, module: Any, name: str, shared: int) -> Any:
-        """A kernel of a module, whose launches may ask for `shared` bytes."""
+        """Returns a kernel of a module, allowed to use `shared` bytes of shared memory."""
         function = _value(self._driver.cuModuleGetFunction(module, name.encode()))
         if shared > SHARED_BYTES:
             which = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -242,12 +251,12 @@ class Cuda:
         return function
 
     def enter(self) -> None:
-        """See `Device`: a context is current per thread, and a worker trains in one of its own."""
+        """Makes the context current in the calling thread: contexts are per thread, and a worker trains in its own."""
         _value(self._driver.cuCtxSetCurrent(self._context))
 
 
 def _value(result: tuple[Any, ...]) -> Any:
-    """The value of a driver call, or its values; raises DeviceFailed for any status but success."""
+    """Returns the value (or values) of a driver call; raises DeviceFailed for any status but success."""
     status, *values = result
     if int(status) != 0:
         raise DeviceFailed(f"the CUDA driver returned {status.name}", hint="nvidia-smi shows the device and its memory")
@@ -255,7 +264,10 @@ def _value(result: tuple[Any, ...]) -> Any:
 
 
 def count_devices() -> int:
-    """CUDA devices of this machine; raises UsageError without a driver, or what the `cuda` extra installs."""
+    """Counts the CUDA devices of this machine.
+
+    Raises UsageError without a driver or the packages of the `cuda` extra.
+    """
     driver, _ = _bindings("driver"), _bindings("nvrtc")
     try:
         _value(driver.cuInit(0))
@@ -285,7 +297,9 @@ class _Module:
 
 
 def unit_of(architecture: str) -> str:
-    """The one of `UNITS` for which integers.cuh is compiled on an architecture such as "sm_89" or "sm_90a"."""
+    """Returns the unit, one of `UNITS`, for which integers.cuh is compiled on an architecture such as "sm_89" or
+    "sm_90a".
+    """
     if architecture == "sm_90a":
         return WGMMA
     number = int(architecture.removeprefix("sm_").rstrip("af"))
@@ -295,8 +309,10 @@ def unit_of(architecture: str) -> str:
 
 
 def machine_code(source: str, architecture: str) -> bytes:
-    """Compiles a source as `compile_source` does, once per user: the result is cached under the hash of the source, its
-    includes, the architecture, the options and NVRTC's version."""
+    """Compiles a source as `compile_source` does, once per user.
+
+    The result is cached under the hash of the source, its includes, the architecture, the options and NVRTC's version.
+    """
     settings = *_options(architecture), compiler_version().encode()
     parts = [source.encode(), *(path.read_bytes() for path in HEADERS), *settings]
     key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
@@ -320,7 +336,7 @@ def _options(architecture: str) -> list[bytes]:
 
 
 def compiler_version() -> str:
-    """NVRTC's version, such as "13.5"; raises UsageError without NVRTC."""
+    """Returns NVRTC's version, such as "13.5". Raises UsageError without NVRTC."""
     try:
         status, *version = _bindings("nvrtc").nvrtcVersion()
     except RuntimeError as error:
@@ -331,8 +347,10 @@ def compiler_version() -> str:
 
 
 def compile_source(source: str, architecture: str) -> bytes:
-    """Machine code for an architecture such as "sm_90", by NVRTC; needs no device. Raises DoctorError with what the
-    compiler says, UsageError without NVRTC."""
+    """Compiles a source with NVRTC to machine code for an architecture such as "sm_90"; needs no device.
+
+    Raises DoctorError with the compiler's message, UsageError without NVRTC.
+    """
     nvrtc = _bindings("nvrtc")
     names = [path.name.encode() for path in HEADERS]
     texts = [path.read_bytes() for path in HEADERS]
@@ -370,5 +388,5 @@ def _bindings(name: str) -> ModuleType:
 
 
 def addresses(cells: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Returns the addresses of an array's elements: the arguments of a launch that takes these elements."""
+    """Returns the addresses of an array's elements, which a launch takes as the addresses of its arguments."""
     return cells.ctypes.data + cells.itemsize * np.arange(len(cells), dtype=np.uint64)

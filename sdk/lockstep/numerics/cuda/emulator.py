@@ -1,7 +1,7 @@
-"""The emulated device: the kernels' own source compiled for the processor, one thread after the other.
+"""Emulates a device: compiles the CUDA kernels' source for the processor and runs their threads one after another.
 
-Slow, and exact: indices, barriers and the order of operations are those of the device. What only a device shows is its
-speed, its compiler and its floating-point units.
+The emulation is slow and exact: indices, barriers and the order of operations are those of a device. It does not test a
+device's speed, compiler or floating-point units.
 """
 
 from __future__ import annotations
@@ -31,24 +31,27 @@ from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError
 
 POISON = 0xFFFFFFFF
-"""The word that fresh memory holds: a NaN, and a gather index beyond any table."""
+"""Word with which fresh memory is filled: a NaN, and as a gather index out of range."""
 GUARD = 64
-"""Words beyond each allocation that nobody may write."""
+"""Guard words after each allocation, to detect writes beyond its end."""
 SHARED_BYTES = 99 << 10
-"""Shared memory of a block: what the smallest devices with the newest unit have."""
+"""Shared memory of a block in bytes, as on the smallest devices with the newest unit."""
 
 FLAGS = (
     *("-std=c++20", "-Og", "-fPIC", "-shared", "-ffp-contract=off", "-fno-fast-math"),
     *("-fno-strict-aliasing", "-fwrapv", "-U_FORTIFY_SOURCE"),
 )
-"""Without fortification, which takes a jump to another stack for an error."""
+"""Compiler flags; _FORTIFY_SOURCE is off because it takes a switch to another stack for an error."""
 _turn = threading.Lock()
-"""A block's position and its shared memory are globals: one launch at a time in a process."""
+"""Serialises launches within a process: the position and the shared memory of a block are globals."""
 
 
 def recipe(source: str, unit: str = MMA) -> libraries.BuildRecipe:
-    """A library with a function launch_<kernel> for each kernel, whose products of codes run on one of
-    `UNITS`; raises DoctorError without a compiler."""
+    """Returns the recipe of a library with a function launch_<kernel> for each kernel; codes are multiplied as on
+    `unit`.
+
+    Raises DoctorError without a compiler.
+    """
     compiler = libraries.find_compiler()
     if compiler is None:
         raise DoctorError("the emulated device needs a C++ compiler", hint="install g++ or clang++, or set CXX")
@@ -61,8 +64,11 @@ def recipe(source: str, unit: str = MMA) -> libraries.BuildRecipe:
 
 
 class Emulator:
-    """Emulates a `device.Device` on the processor. `descending` runs the threads of a block in reverse order, `size` is
-    its memory in bytes (default: all of the machine's), and `unit` is one of `UNITS`."""
+    """A `device.Device` emulated on the processor.
+
+    `descending` runs the threads of a block in reverse order, `size` is the memory in bytes (default: all of the
+    machine's), and `unit` is one of `UNITS`.
+    """
 
     label = "emulated"
     name = "emulated on the processor, thread by thread"
@@ -75,21 +81,23 @@ class Emulator:
         self._overrun = False
 
     def load(self, source: str) -> EmulatedKernels:
-        """Compiles kernels with the C++ compiler, or takes them from the cache; raises DoctorError with the compiler's
-        message."""
+        """Compiles kernels with the C++ compiler, or takes them from the cache.
+
+        Raises DoctorError with the compiler's message.
+        """
         return EmulatedKernels(libraries.build(recipe(source, self.unit)), self._descending)
 
     @property
     def memory(self) -> DeviceMemory:
-        """See `Device`."""
+        """Total and free bytes of the emulated memory."""
         used = sum(memory.nbytes for memory in list(self._allocations.values()))
         return DeviceMemory(self._size, self._size - used)
 
     def enter(self) -> None:
-        """See `Device`: any thread may ask."""
+        """Does nothing: any thread may use the emulation."""
 
     def allocate(self, words: int) -> Address:
-        """See `Device`; the words are poisoned."""
+        """Allocates words filled with `POISON`; raises DeviceFailed if there is not enough memory."""
         if 4 * words > (free := self.memory.free):
             raise DeviceFailed(
                 f"the emulated device has {free:,} bytes, and {4 * words:,} are needed", hint="use another device"
@@ -101,19 +109,19 @@ class Emulator:
         return own.ctypes.data
 
     def free(self, address: Address) -> None:
-        """See `Device`."""
+        """Frees an allocation."""
         self._overrun |= _overrun(self._allocations.pop(address))
 
     def write(self, address: Address, words: Words) -> None:
-        """See `Device`."""
+        """Copies contiguous words to the emulated memory."""
         ctypes.memmove(address, words.ctypes.data, words.nbytes)
 
     def read(self, address: Address, words: Words) -> None:
-        """See `Device`."""
+        """Copies from the emulated memory into a contiguous array."""
         ctypes.memmove(words.ctypes.data, address, words.nbytes)
 
     def wait(self) -> None:
-        """See `Device`: nothing is ever under way."""
+        """Does nothing: every call is done when it returns."""
 
     @property
     def intact(self) -> bool:
@@ -126,20 +134,20 @@ def _overrun(memory: Words) -> bool:
 
 
 class EmulatedKernels:
-    """`device.Kernels` of a shared library."""
+    """Kernels in a shared library (`device.Kernels`)."""
 
     def __init__(self, library: ctypes.CDLL, descending: bool) -> None:
         self._library, self._descending = library, descending
 
     def launch(self, name: str, blocks: int, threads: int, shared: int, arguments: Address) -> None:
-        """See `Kernels`."""
+        """Runs a kernel, one block after another."""
         function = self._library[f"launch_{name}"]
         sizes = ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_uint(shared)
         with _turn:
             function(*sizes, ctypes.c_bool(self._descending), ctypes.c_void_p(arguments))
 
     def record(self, nodes: Sequence[RecordedLaunch]) -> Callable[[], None]:
-        """See `Kernels`."""
+        """Returns a function that runs the given launches in order."""
         recorded = [(node, addresses(node.arguments)) for node in nodes]
 
         def start() -> None:

@@ -1,4 +1,4 @@
-"""Running a Program on a device: state stays there from step to step and comes back when asked for.
+"""Runs a Program on a device: the state stays there from step to step until it is downloaded.
 
 executable = compile(program, path="cuda")
 state = executable.upload(arrays)
@@ -32,36 +32,42 @@ from lockstep.protocol.types import StateRoot, TensorRoot
 
 @dataclass(frozen=True)
 class CudaExecutable(Executable):
-    """A Program on a device. `run` is `Executable.run`; `upload`, `step`, `root` and `download` spare its copies."""
+    """A Program loaded on a device.
+
+    `run` copies as `Executable.run` does; `upload`, `step`, `root` and `download` avoid its copies.
+    """
 
     path: str = "cuda"
     fused: str = "off"
-    """The mode of the processor's maps, which a device does not use."""
+    """Compilation mode of the processor's maps; a device ignores it."""
     device: Device = field(kw_only=True, repr=False, compare=False)
     _loaded: Loaded = field(init=False, repr=False, compare=False)
     _running: Lock = field(init=False, repr=False, compare=False, default_factory=Lock)
 
     def __post_init__(self) -> None:
-        super().__post_init__()  # parses the Program, and refuses one that would read foreign memory
+        super().__post_init__()  # Parsing rejects a Program that would read memory outside of its tensors.
         object.__setattr__(self, "_loaded", Loaded(self.program, self.device))
 
     @property
     def place(self) -> str:
-        """See `Executable.place`."""
+        """The device that computes, as `--device` names it."""
         return self.device.label
 
     @property
     def shows(self) -> bool:
-        """True if the device has the memory to materialise a step for a game; else the processor does."""
+        """True if the device has the memory to materialise a step for a game; otherwise the processor does it."""
         return self.need.shown <= available(self.device)
 
     @property
     def need(self) -> DeviceNeed:
-        """Bytes that the Program takes on the device, without its dataset."""
+        """Bytes that the Program needs on the device, without its dataset."""
         return self._loaded.need
 
     def upload(self, state: Sequence[Array | None]) -> DeviceState:
-        """A state on the device; raises PayloadInvalid as `run` does. What lies there already is not copied."""
+        """Copies a state to the device, without the tensors that are already there.
+
+        Raises PayloadInvalid as `run` does.
+        """
         if isinstance(state, Resident) and state.where is self.device:
             return self._own(state.tensors)
         buffers = {}
@@ -72,34 +78,37 @@ class CudaExecutable(Executable):
             if header is None or array is None:
                 tensors.append(None)
                 continue
-            # A tensor that stands in two places is one.
+            # A tensor that occurs twice in the state is copied once.
             if id(given) not in buffers:
                 buffers[id(given)] = self._loaded.pool.filled(array)
             tensors.append(DeviceTensor(header, buffers[id(given)]))
         return tuple(tensors)
 
     def step(self, state: DeviceState, context: StepContext, dataset: Array | None = None) -> DeviceState:
-        """The output state, still under way. A dataset that is read-only is copied to the device once."""
+        """Starts a step; returns its output state, which may still be computing.
+
+        A read-only dataset is copied to the device once.
+        """
         outputs = self._launch(state, context, dataset)
         sources: dict[int, DeviceState] = {Alias.OP_KIND: outputs, Alias.STATE_KIND: state}
         return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in self.program.outputs)
 
     def root(self, state: DeviceState) -> StateRoot:
-        """`trace.layout_root` of the state's arrays; only digests leave the device."""
+        """Returns `trace.layout_root` of the state's arrays; only digests leave the device."""
         with self._running:
             hashing = self._loaded.hash(tensor for tensor in state if tensor is not None)
-        # Whoever waits for digests keeps nobody from starting the next step.
+        # Waiting for the digests does not hold the lock, so that another thread can start the next step.
         self._loaded.finish(hashing)
         return state_root([None if tensor is None else tensor.buffer.root for tensor in state])
 
     def download(self, state: DeviceState) -> tuple[Array | None, ...]:
-        """The state's tensors as read-only arrays."""
+        """Copies the state's tensors to read-only arrays."""
         return tuple(None if tensor is None else self._array(tensor) for tensor in state)
 
     def run(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None, keep: bool = False
     ) -> tuple[Array | None, ...]:
-        """See `Executable.run`."""
+        """Runs one step on arrays, as `Executable.run`."""
         if keep:
             found = self.outputs(state, context, dataset, range(len(self.program.ops)))
             return tuple(found[i] for i in range(len(self.program.ops)))
@@ -108,7 +117,7 @@ class CudaExecutable(Executable):
     def advance(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None
     ) -> Resident[DeviceTensor]:
-        """See `Executable.advance`: the state stays on the device."""
+        """Runs one step, as `Executable.advance`; the state stays on the device."""
         tensors = self.step(self.upload(state), context, dataset)
         layout = [None if tensor is None else tensor.header for tensor in tensors]
         return Resident(self.device, layout, tensors, self._array, partial(self.root, tensors))
@@ -116,7 +125,9 @@ class CudaExecutable(Executable):
     def roots(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None
     ) -> tuple[TensorRoot, ...]:
-        """The roots of all ops' outputs, in order; no more of them are on the device at a time than a step needs."""
+        """Returns the roots of all ops' outputs in order; at any time the device holds no more outputs than a step
+        needs.
+        """
         resident, rows = self.upload(state), self._dataset(dataset)
         with self._running:
             return self._loaded.roots(resident, context, rows)
@@ -124,7 +135,7 @@ class CudaExecutable(Executable):
     def outputs(
         self, state: Sequence[Array | None], context: StepContext, dataset: Array | None, ops: Collection[int]
     ) -> dict[int, Array]:
-        """The outputs of some ops, each copied before its place on the device is another's."""
+        """Returns the outputs of some ops, each copied before its device memory is reused."""
         resident, rows = self.upload(state), self._dataset(dataset)
         found: dict[int, Array] = {}
 
@@ -142,7 +153,9 @@ class CudaExecutable(Executable):
         dataset: Array | None,
         visit: Callable[[int, Array], None],
     ) -> None:
-        """See `Executable.sweep`: each op's words are copied before their place on the device is another's."""
+        """Visits every op's words in order, as `Executable.sweep`; each is copied before its device memory is
+        reused.
+        """
         resident, rows = self.upload(state), self._dataset(dataset)
 
         def copied(op: int, at: Address) -> None:
@@ -152,10 +165,15 @@ class CudaExecutable(Executable):
             self._loaded.show(resident, context, rows, range(len(self.program.ops)), copied)
 
     def free_scratch(self) -> None:
-        """Keeps the memory: a device's is there for the running Program, and another one takes it when needed."""
+        """Does nothing: a device's free memory serves the running Program, and other Programs take it when they need
+        it.
+        """
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
-        """Nanoseconds of each op, as `Executable.profile`; each is waited for: their sum exceeds a step's time."""
+        """Returns the nanoseconds of each op, as `Executable.profile`.
+
+        Each op is waited for, so their sum exceeds a step's time.
+        """
         spent = [0] * len(self.program.ops)
         begin = perf_counter_ns()
 
@@ -181,8 +199,7 @@ class CudaExecutable(Executable):
             return self._loaded.launch(state, context, rows, after)
 
     def _own(self, tensors: Sequence[DeviceTensor | None]) -> DeviceState:
-        """Returns another Program's output state as this one's input, if the layouts agree; raises PayloadInvalid
-        otherwise."""
+        """Accepts another Program's output state as this one's input. Raises PayloadInvalid if the layouts differ."""
         layout = [None if tensor is None else tensor.header for tensor in tensors]
         if layout != list(self.program.inputs):
             raise PayloadInvalid("a state on the device is of another layout", hint="the tensors are of another job")

@@ -1,6 +1,7 @@
-"""A Program as CUDA source: the kernel of each op, and the kernel's arguments.
+"""Generates CUDA source for a Program: a kernel for each op, and its arguments.
 
-Shapes and strides are constants of the source, where tensors lie is an argument: the layers of a model share kernels.
+Shapes and strides are constants of the source; addresses of tensors are arguments. The layers of a model therefore
+share kernels.
 """
 
 from __future__ import annotations
@@ -35,55 +36,57 @@ from lockstep.protocol.programs.program import CHUNK, Fold, Kind, Op, Program, T
 
 MAP_THREADS = 256
 FOLD_THREADS = 128
-"""kFoldThreads of kernels.cuh."""
+"""Threads of a fold's block: kFoldThreads of kernels.cuh."""
 PRODUCT_THREADS = 256
-"""kProductThreads of kernels.cuh."""
+"""Threads of a product's block: kProductThreads of kernels.cuh."""
 QUANT_THREADS = 256
-"""kQuantThreads of kernels.cuh."""
+"""Threads of a quantisation's block: kQuantThreads of kernels.cuh."""
 CODE_THREADS = 256
-"""kCodeThreads of integers.cuh."""
+"""Threads of a block that multiplies codes: kCodeThreads of integers.cuh."""
 BUSY_BLOCKS = 132
-"""Multiprocessors of a large device, an H100: below as many blocks some are idle."""
+"""Multiprocessors of a large device, an H100: with fewer blocks some are idle."""
 PRODUCTS_A_CYCLE = {128: 72, 64: 50}
-"""Products of floats that a multiprocessor does in a cycle, by the side of a block's tile: measured on an H100."""
+"""Float products per cycle of a multiprocessor, by the side of a block's tile; measured on an H100."""
 WORDS_A_CYCLE = 3
-"""Words that a multiprocessor's part of an H100's memory moves in a cycle."""
+"""Words per cycle that the memory of an H100 moves for each multiprocessor."""
 FEW_TILES = 30
-"""Tiles of a product of codes below which its groups become blocks of their own. What they write for a fold takes the
-memory as long as the multiprocessor computes four of them."""
+"""Number of tiles of a product of codes below which its groups are spread over blocks of their own.
+
+Their partial results, written for a fold, take as long in memory as a multiprocessor needs to compute four groups.
+"""
 LEAST_SPLIT = 8
-"""Groups that are worth the fold's launch."""
+"""Least number of groups for which the fold's extra launch pays off."""
 MOST_SPLIT_WORDS = 1 << 26
-"""Words that these blocks leave to a fold."""
+"""Most words of partial results that these blocks may leave to a fold."""
 
 CONTEXT_WORDS = 11
-"""round, slot, t and the seed; the rows that the Program's draws read come after them."""
+"""Words of the step's context: round, slot, t and the seed; the row numbers of the Program's draws follow."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """The kernels of a Program and how its ops launch them."""
+    """The kernels of a Program, with the launches of its ops."""
 
     source: str
     launches: Launches
-    """A step's: launches in the place of an op may compute later ones, too."""
+    """Launches of a training step; the launches of one op may compute later ops too."""
     shown: Launches
-    """A game's, which sees all outputs: every op by itself."""
+    """Launches for a game, in which every op's output is stored: each op by itself."""
     scratch_words: int
     draws: tuple[tuple[int, int], ...]
-    """(first draw, rows) of each DRAW, in order."""
+    """(number of the first draw, rows) of each DRAW op, in order."""
 
     @property
     def context_words(self) -> int:
-        """Words of the region that a step's context is written to."""
+        """Number of words in the region that holds a step's context."""
         return CONTEXT_WORDS + sum(rows for _, rows in self.draws)
 
 
 def generate(program: Program, shared_bytes: int = SHARED_BYTES, tiles: bool = True) -> Generated:
-    """Source and launches of all ops, for a device whose blocks have so much shared memory; with `tiles` attention's
-    scores are nowhere in memory.
+    """Generates source and launches of all ops, for a device whose blocks have `shared_bytes` of shared memory.
 
-    Raises UsageError for a fold with more partial results than 2^31.
+    With `tiles`, attention scores are never stored in memory. Raises UsageError for a fold with more partial results
+    than 2^31.
     """
     writer = _Writer(program, shared_bytes)
     shown = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
@@ -105,7 +108,7 @@ def generate(program: Program, shared_bytes: int = SHARED_BYTES, tiles: bool = T
 
 
 class _Tiles(NamedTuple):
-    """Reductions of wide tensors: their launches, and the ops that need none."""
+    """Launches of reductions over wide tensors, and the ops that then need no launch."""
 
     launches: dict[int, Launch]
     nowhere: frozenset[int]
@@ -115,10 +118,10 @@ NO_TILES = _Tiles({}, frozenset())
 
 
 class _Terms(NamedTuple):
-    """The terms that a fold reads from one operand: the first one's place, and the stride."""
+    """The terms that a fold reads from one operand: position of the first, and stride."""
 
     start: str
-    """Offset in words of the first term of output `i`; of an iota, that term's value."""
+    """Offset in words of the first term of output `i`, as C++; for an iota, the value of that term."""
     stride: int
     iota: bool = False
 
@@ -133,7 +136,7 @@ class _Terms(NamedTuple):
 
 
 class _Writer:
-    """Writes the kernels, each text once."""
+    """Writes the kernels; equal texts are written once."""
 
     def __init__(self, program: Program, shared_bytes: int) -> None:
         self.program, self.shared_bytes = program, shared_bytes
@@ -160,7 +163,7 @@ class _Writer:
         return [self._draw(op, out)]
 
     def _kernel(self, kind: str, text: str) -> str:
-        """The name of the kernel whose text, with @ for its name, this is."""
+        """Returns the name of a kernel; its text has @ in place of the name."""
         name = f"{kind}_{sha256(text.encode()).hexdigest()[:12]}"
         self.kernels[name] = text.replace("@", name)
         return name
@@ -171,7 +174,9 @@ class _Writer:
         self, kind: str, extents: Sequence[int], sources: Sequence[KernelArgument], lines: Sequence[str], result: str,
         out: KernelArgument, out_position: str = "i",
     ) -> Launch:  # fmt: skip
-        """One thread for each of a few elements `i`: `lines` compute `result` from the pointers p0, p1, ..."""
+        """Returns a launch with one thread per group of elements `i`: `lines` compute `result` from the pointers p0,
+        p1, ...
+        """
         elements = prod(extents)
         rounds = 4 if elements >= 1 << 18 else 1
         parameters = "".join(f"const Word* __restrict__ p{j}, " for j in range(len(sources)))
@@ -198,7 +203,7 @@ LOCKSTEP_EXPORT(@)
 
     @staticmethod
     def _registers(op: Op, sources: list[KernelArgument]) -> tuple[list[str], str]:
-        """Lines that compute element `i` of a map, and the name of the result."""
+        """Returns the C++ lines that compute element `i` of a map, and the name of the result."""
         lines = [
             f"[[maybe_unused]] const Word r{j} = {_read(view, op.extents, sources)};" for j, view in enumerate(op.views)
         ]
@@ -231,7 +236,7 @@ LOCKSTEP_EXPORT(@)
         rows, length = op.extents
         at = CONTEXT_WORDS + sum(n for _, n in self.draws)
         self.draws.append((op.p0, rows))
-        # A dataset may have more words than an int counts.
+        # A dataset may have more words than an int can count.
         lines = [f"const Word r = p1[static_cast<long long>(p0[i / {word(length)}]) * {length} + i % {word(length)}];"]
         return self._each(
             "draw", op.extents, [KernelArgument(Space.CONTEXT, 0, at), KernelArgument(Space.DATASET)], lines, "r", out
@@ -257,7 +262,7 @@ LOCKSTEP_EXPORT(@)
         return self._levels(Fold(op.mode), elements, op.k_terms, terms, sources, out, 0)
 
     def _qdot(self, op: Op, out: KernelArgument) -> list[Launch]:
-        """Tiles of a matrix product; of what is none, one thread for each output."""
+        """Returns the launches of a quantised dot product: tiles of a matrix product, or else one thread per output."""
         matrix = matrix_of(op, op.views, ((0, 2), (1, 3)))
         if matrix is not None:
             return self._code_product(op, matrix, out)
@@ -311,7 +316,7 @@ LOCKSTEP_EXPORT(@)
         return [launch, *self._above(Fold.DOT, elements, groups, out, 0)] if split else [launch]
 
     def quants(self, group: QuantGroup) -> Launch:
-        """The launch of quants of one tensor: one thread for each word of its codes."""
+        """Returns the launch that quantises one tensor: one thread per word of codes."""
         op = group.op
         k, words = op.k_extents[0], op.p0
         row = groups_of(k, words) * words
@@ -353,8 +358,11 @@ LOCKSTEP_EXPORT(@)
         return Launch(self._kernel("quant", text), blocks, QUANT_THREADS, arguments, outputs=len(targets))
 
     def _values(self, group: QuantGroup, sources: list[KernelArgument]) -> str:
-        """The member that gives the values of a word of codes, of which the first one is number `first` of its row:
-        those of a tensor, or of a map, which are stored if somebody else reads them."""
+        """Returns the C++ member that gives the values of a word of codes, whose first code has index `first` in its
+        row.
+
+        The values are those of a tensor or of a map; a map's values are stored too if another op reads them.
+        """
         op, view, k = group.op, group.op.views[0], group.op.k_extents[0]
         if group.source is None:
             sources.append(place_of(view))
@@ -382,7 +390,9 @@ LOCKSTEP_EXPORT(@)
 
     @staticmethod
     def _writes(array: Array, targets: Sequence[Target]) -> str:
-        """The member that `quantise` calls with a row of an array, a place in it and the word there."""
+        """Returns the C++ member that `quantise` calls with a row of an array, a position in it and the word to
+        store.
+        """
         name = f"{'scale' if array.scales else 'codes'}_{array.limb}"
         own = [(j, word(target.pitch)) for j, target in enumerate(targets) if target.array == array]
         lines = [f"        if (to{j}) to{j}[static_cast<int>(row * {pitch} + at)] = x;\n" for j, pitch in own]
@@ -390,7 +400,7 @@ LOCKSTEP_EXPORT(@)
         return f"    LOCKSTEP_MEMBER void {name}({parameters}) const {{\n{''.join(lines)}    }}"
 
     def tiles(self, groups: Sequence[QuantGroup]) -> _Tiles:
-        """The reductions in tiles, if a block has the shared memory for all of them."""
+        """Returns the launches of reductions in tiles, if a block has the shared memory for all of them."""
         found = wide_reductions(self.program, groups)
         made = {reduction.op: tile_kernel(self.program, reduction) for reduction in found.reductions}
         if any(own.launch.shared > self.shared_bytes for own in made.values()):
@@ -408,8 +418,10 @@ LOCKSTEP_EXPORT(@)
         out: KernelArgument,
         used: int,
     ) -> list[Launch]:
-        """A launch for the chunks, and as long as there are several of them, one for the level above; `used` words of
-        the scratch region hold the level below."""
+        """Returns one launch for the chunks of a fold and, while there are several chunks, one for each level above.
+
+        `used` is the number of scratch words that lower levels occupy.
+        """
         chunks = -(-k // CHUNK)
         to = out if chunks == 1 else KernelArgument(Space.SCRATCH, 0, used)
         pointers = [f"p{j}" for j in range(len(sources))]
@@ -437,7 +449,9 @@ LOCKSTEP_EXPORT(@)
         return [launch, *self._above(mode, outputs, chunks, out, used)]
 
     def _above(self, mode: Fold, outputs: int, chunks: int, out: KernelArgument, used: int) -> list[Launch]:
-        """The levels over chunk results that lie `outputs` words apart in the scratch region, from word `used` on."""
+        """Returns the launches above chunk results, which are `outputs` words apart in the scratch region from word
+        `used` on.
+        """
         end = used + outputs * chunks
         self.scratch_words = max(self.scratch_words, end)
         above = Fold.SUM if mode == Fold.DOT else mode
@@ -446,8 +460,10 @@ LOCKSTEP_EXPORT(@)
         )
 
     def _product(self, op: Op, views: Sequence[View], out: KernelArgument) -> list[Launch] | None:
-        """A dot as a matrix product, if the innermost output axis belongs to one operand and another axis to the other
-        one; else None."""
+        """Returns the launches of a dot as a matrix product.
+
+        Returns None unless the innermost output axis belongs to one operand and another axis to the other operand.
+        """
         if op.k_terms > CHUNK * CHUNK or any(view.tag == Tag.IOTA for view in views):
             return None
         matrix = matrix_of(op, views, ((0,), (1,)))
@@ -461,7 +477,7 @@ LOCKSTEP_EXPORT(@)
         m, n, batches = matrix.rows, matrix.columns, prod(matrix.counts)
         sparse = _is_indicator(self.program, views[order[0]])
         side, split = _tiling(m, n, batches, op.k_terms)
-        # Fours of outputs: whole ones of a row, aligned wherever the other strides lead.
+        # Groups outputs by four: whole groups in a row, aligned wherever the other strides lead.
         strides = [matrix.own[a] for a in (*matrix.batch, matrix.m)]
         vector = not any(x % 4 for x in (n, out.offset, *strides, *([prod(op.extents)] if split else [])))
         text = f"""\
@@ -489,7 +505,7 @@ LOCKSTEP_EXPORT(@)
 
 
 def _is_indicator(program: Program, view: View) -> bool:
-    """A map of comparisons, as numbers: mostly zeros where indices are compared."""
+    """Returns True for a map of comparisons as numbers (one-hot): it is mostly zeros."""
     op = program.ops[view.index] if view.tag == Tag.OP else None
     if op is None or op.kind != Kind.MAP or not op.instrs or op.instrs[-1].op != Opcode.I2F:
         return False
@@ -498,12 +514,14 @@ def _is_indicator(program: Program, view: View) -> bool:
 
 
 def _shared_by_codes(side: int, words: int) -> int:
-    """Bytes of Plan<>::BYTES in integers.cuh: two stages of codes, and the scales of the groups that end in them."""
+    """Shared memory in bytes, equal to Plan<>::BYTES in integers.cuh: two stages of codes, and the scales of the groups
+    that end in them.
+    """
     return 2 * 2 * side * 128 + 2 * (2 if words <= 16 else 1) * 2 * side * 4
 
 
 def _read(view: View, extents: Sequence[int], sources: list[KernelArgument], more: str = "") -> str:
-    """The word that a view shows at element `i`; a tensor becomes the next pointer."""
+    """Returns C++ for the word that a view has at element `i`; a tensor becomes the next pointer."""
     at = position(extents, view.strides[: len(extents)]) + more
     if view.tag == Tag.IOTA:
         return f"({word(view.offset)} + {at})"
@@ -520,10 +538,11 @@ def _terms(view: View, extents: Sequence[int], sources: list[KernelArgument]) ->
 
 
 def _side(matrix: Matrix, rows: int, walk: Sequence[int], axis: int, k: int, view: View) -> str:
-    """An operand of a product as the body of a struct."""
+    """Returns an operand of a product as the body of a C++ struct."""
     term, stride = view.strides[-1], walk[axis]
     along = [walk[a] for a in matrix.batch]
-    # Four words at a time: contiguous along one axis, whole fours of it, and aligned wherever the other strides lead.
+    # Loads four words at a time if they are contiguous along one axis, in whole groups, and aligned wherever the other
+    # strides lead.
     length, other = (k, stride) if term == 1 else (rows, term)
     vector = 1 in (term, stride) and not any(x % 4 for x in (length, other, view.offset, *along))
     return f"""{{
@@ -534,8 +553,11 @@ def _side(matrix: Matrix, rows: int, walk: Sequence[int], axis: int, k: int, vie
 
 
 def _tiling(m: int, n: int, batches: int, k: int) -> tuple[int, bool]:
-    """(side of a block's tile, whether chunks are blocks of their own): what takes a large device the least time, by
-    the count of products that the busiest of its multiprocessors has, and of words that go through memory."""
+    """Returns (side of a block's tile, True if chunks get blocks of their own), chosen for the least time on a large
+    device.
+
+    Estimates the products of the busiest multiprocessor and the words that pass through memory.
+    """
     chunks = -(-k // CHUNK)
 
     def cost(side: int, split: bool) -> tuple[float, bool, int]:

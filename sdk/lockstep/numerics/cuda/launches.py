@@ -1,4 +1,4 @@
-"""Launches of kernels: their arguments, what of these is read and written; the C++ of a scalar instruction."""
+"""Kernel launches: their arguments, the ops that they read and write, and C++ for scalar instructions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockstep.protocol.programs.program import Instr, View
 
 
 class Space(IntEnum):
-    """The place of a kernel's argument. The first ones have the numbers of `Tag`."""
+    """The location of a kernel's argument. The first members have the numbers of `Tag`."""
 
     OP = 0
     STATE = 1
@@ -22,62 +22,62 @@ class Space(IntEnum):
     DATASET = 5
     SCRATCH = 6
     VALUE = 7
-    """Nowhere: the argument is its offset."""
+    """No memory: the offset itself is the argument."""
 
 
 class KernelArgument(NamedTuple):
-    """An argument of a kernel: a word of a tensor or of a region, or a number."""
+    """An argument of a kernel: the address of a word in a tensor or region, or a number."""
 
     space: Space
     entry: int = 0
     offset: int = 0
-    """Words."""
+    """Offset in words."""
 
 
 NOWHERE = KernelArgument(Space.VALUE)
-"""The address of what is not written."""
+"""The address to pass for an output that is not written."""
 
 
 class Launch(NamedTuple):
-    """One kernel with its grid and arguments; the places of its outputs are the last ones."""
+    """One kernel with its grid and arguments; the addresses of its outputs come last."""
 
     kernel: str
     blocks: int
     threads: int
     arguments: tuple[KernelArgument, ...]
     shared: int = 0
-    """Bytes of shared memory beside what the kernel declares."""
+    """Bytes of dynamic shared memory, in addition to what the kernel declares."""
     outputs: int = 1
 
 
 Launches = Sequence[Sequence[Launch]]
-"""The launches in the place of each op."""
+"""The launches for each op, by index."""
 
 
 def reads(launches: Sequence[Launch]) -> set[int]:
-    """The ops whose outputs are read."""
+    """Returns the ops whose outputs the launches read."""
     arguments = (own.arguments[: len(own.arguments) - own.outputs] for own in launches)
     return {place.entry for own in arguments for place in own if place.space == Space.OP}
 
 
 def writes(launches: Sequence[Launch]) -> set[int]:
-    """The ops whose outputs, or parts of them, are computed."""
+    """Returns the ops whose outputs the launches compute, in full or in part."""
     arguments = (own.arguments[len(own.arguments) - own.outputs :] for own in launches)
     return {place.entry for own in arguments for place in own if place.space == Space.OP}
 
 
 def place_of(view: View) -> KernelArgument:
-    """Returns the first word that a view shows, as an argument of a kernel."""
+    """Returns the first word of a view as a kernel argument."""
     return KernelArgument(Space(view.tag), view.index, view.offset)
 
 
 def boolean(flag: bool) -> str:
-    """A flag as C++ writes it."""
+    """Returns a flag as a C++ literal."""
     return "true" if flag else "false"
 
 
 def evaluate(instr: Instr, registers: Sequence[str] | None = None) -> str:
-    """The instruction's result as an expression of the registers' names, r0, r1, ... where none are given."""
+    """Returns a C++ expression for an instruction over named registers, by default r0, r1, ..."""
     opcode = Opcode(instr.op)
     if opcode == Opcode.IMM:
         return word(instr.imm)

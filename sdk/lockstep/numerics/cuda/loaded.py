@@ -1,4 +1,4 @@
-"""A Program on a device: its kernels, its constants, and the memory that its steps share."""
+"""A Program loaded on a device: its kernels, its constants, and the memory that its steps share."""
 
 from __future__ import annotations
 
@@ -28,37 +28,41 @@ log = logging.getLogger(__name__)
 HASH_THREADS = 128
 """Threads of a block of hash_leaves and hash_nodes in kernels.cuh."""
 STATES = 2
-"""A step's input and its output: what came before is hashed by then."""
+"""Number of states in memory: a step's input and output; earlier states are hashed by then."""
 DIGEST_WORDS = 8
 WHOLE = 0.5
-"""Part of the free memory that a step may take with all tensors in it; one that takes more computes attention in tiles,
-which takes longer (docs/cuda.md)."""
+"""Largest part of the free memory that a step may take with all tensors stored.
+
+A larger step computes attention in tiles, which is slower (docs/cuda.md).
+"""
 MOST_SOURCE = 1 << 20
-"""The most characters of a Program's kernels that are compiled; a GPT's step has a sixteenth."""
+"""Most characters of generated source that are compiled for a Program; a GPT's step has a sixteenth of that."""
 OWN_SOURCE = '#include "kernels.cuh"\n'
-"""A compiler that works takes it, whatever it makes of a stranger's Program."""
+"""The kernels' header alone: if the compiler accepts it, then an error lies in the Program's source."""
 GRAPHS = 8
-"""Recorded launches of a step, one for each set of places that its tensors have had twice: a state's buffers are those
-of the state before the last one."""
+"""Most recorded graphs of a step, one for each recurring set of tensor addresses.
+
+A state's buffers are those of the state before the last one, so addresses recur.
+"""
 
 
 class Buffer:
-    """Words of a device, given back with the last reference to them."""
+    """Words in a device's memory, freed with the last reference to the object."""
 
     def __init__(self, address: Address, give_back: Callable[[Address], None]) -> None:
         self.address = address
         self.root: TensorRoot | None = None
-        """The root of the tensor in the buffer, once it was hashed: committed words do not change."""
+        """Root of the tensor in the buffer once hashed; committed words do not change."""
         self.host: weakref.ref[Array] | None = None
-        """The same words in the host's memory, as long as that array is in use."""
+        """Array in the host's memory with the same words, while it is in use."""
         weakref.finalize(self, give_back, address)
 
 
 class BufferPool:
-    """Allocations of a device by size: a step's results lie where an earlier step's were.
+    """Reuses device allocations by size: a step's results take the memory of an earlier step's.
 
-    A buffer may be taken again while kernels that read it are under way: what will write to it is asked for later, and
-    a device does in order what it is asked.
+    A buffer may be reused while kernels that read it are running: the kernel that overwrites it is launched later, and
+    a device executes launches in order.
     """
 
     def __init__(self, device: Device) -> None:
@@ -67,7 +71,7 @@ class BufferPool:
         weakref.finalize(self, _free_all, device, self._free)
 
     def take(self, words: int) -> Buffer:
-        """A buffer of so many words, with any contents; raises DeviceFailed if the device has no room for it."""
+        """Returns a buffer of so many words with arbitrary contents. Raises DeviceFailed if the device has no room."""
         held = self._free.setdefault(words, [])
         try:
             return Buffer(held.pop(), held.append)
@@ -76,7 +80,7 @@ class BufferPool:
 
     @property
     def idle(self) -> int:
-        """Bytes of buffers that are free."""
+        """Bytes of free buffers."""
         return 4 * sum(words * len(held) for words, held in list(self._free.items()))
 
     def trim(self) -> None:
@@ -87,13 +91,13 @@ class BufferPool:
         try:
             return self._device.allocate(words)
         except DeviceFailed:
-            # What other Programs of this process keep for their next step makes room for this one.
+            # Other Programs of this process free the memory that they keep for their next step.
             for loaded in list(_programs.get(self._device, ())):
                 loaded.trim()
         return self._device.allocate(words)
 
     def filled(self, array: Array) -> Buffer:
-        """A buffer with an array's words."""
+        """Returns a buffer with the words of an array."""
         words = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
         buffer = self.take(len(words))
         self._device.write(buffer.address, words)
@@ -104,55 +108,55 @@ class BufferPool:
 
 def _free_all(device: Device, free: dict[int, list[Address]]) -> None:
     for held in list(free.values()):
-        with suppress(IndexError):  # whoever takes one meanwhile has it
+        with suppress(IndexError):  # Another thread may have taken the buffer meanwhile.
             while True:
                 device.free(held.pop())
 
 
 class DeviceTensor(NamedTuple):
-    """A tensor that lies on a device."""
+    """A tensor in a device's memory."""
 
     header: TensorHeader
     buffer: Buffer
 
 
 DeviceState: TypeAlias = tuple[DeviceTensor | None, ...]
-"""One tensor per entry, None = EMPTY."""
+"""A state on a device: one tensor per entry, None for EMPTY."""
 
 
 class Hashing(NamedTuple):
-    """Tensors that are being hashed, and where their digests will lie."""
+    """Tensors that are being hashed, and the device memory for their digests."""
 
     tensors: tuple[DeviceTensor, ...]
     digests: Buffer
 
 
 class DeviceNeed(NamedTuple):
-    """Bytes that a Program takes on a device, without its dataset."""
+    """Bytes that a Program needs on a device, without its dataset."""
 
     fixed: int
-    """Bytes that it holds as long as it is loaded: constants, scratch."""
+    """Bytes held while the Program is loaded: constants and scratch memory."""
     state: int
-    """Bytes of the state that a step begins with."""
+    """Bytes of a step's input state."""
     step: int
     """Bytes to run a step from state to state."""
     shown: int
-    """Bytes to show every op's output, one after the other."""
+    """Bytes to materialise every op's output, one after another."""
 
 
 class DevicePlan:
-    """A Program's kernels, and the places of what they compute; nothing of it is on a device."""
+    """The kernels of a Program and the memory layout of their results; nothing is on the device yet."""
 
     def __init__(self, program: Program, device: Device, without_tiles: DevicePlan | None = None) -> None:
-        """`without_tiles` is the plan that this one replaces; attention is computed in tiles only if it is given."""
+        """`without_tiles` is the plan that this one replaces; only then is attention computed in tiles."""
         self.generated = generate(program, device.shared_bytes, without_tiles is not None)
         self.arena = plan(program, self.generated.launches)
-        # A game's are the same in both.
+        # The memory layout for games is the same in both plans.
         self.all: Arena = without_tiles.all if without_tiles else plan(program, self.generated.shown, shown=True)
         state = sum(header.elements for header in program.inputs if header is not None)
         fixed = sum(const.header.elements for const in program.consts) + self.generated.scratch_words
         largest = max((op.header.elements for op in program.ops), default=0)
-        hashing = largest // 16  # 32 bytes a leaf of 1 KiB, and as much above it
+        hashing = largest // 16  # 32-byte digests: one per leaf of 1 KiB, and as many again for the levels above
         step, shown = STATES * state + self.arena.words + hashing, state + self.all.words + hashing
         self.need = DeviceNeed(4 * fixed, 4 * state, 4 * (fixed + step), 4 * (fixed + shown))
 
@@ -160,8 +164,11 @@ class DevicePlan:
 def planned(
     program: Program, device: Device, free: int, has_room: Callable[[int], bool] = lambda words: True
 ) -> DevicePlan:
-    """The plan of a Program for so many free bytes of a device; nothing is allocated, unless `has_room` does so to tell
-    if the outputs of a step find memory. Raises UsageError for a Program that the device has no kernels for."""
+    """Returns the plan of a Program for a device with `free` bytes.
+
+    Allocates nothing, except that `has_room` may try to allocate the outputs of a step. Raises UsageError for a Program
+    whose kernels the device cannot have.
+    """
     found = DevicePlan(program, device)
     if found.need.step > WHOLE * free or not has_room(found.arena.words):
         found = DevicePlan(program, device, without_tiles=found)
@@ -176,8 +183,10 @@ def planned(
 
 
 def _compiled(device: Device, source: str) -> Kernels:
-    """Compiles a Program's kernels. Raises Crashed if the compiler accepts the kernels' own header but not this source,
-    DoctorError if it accepts neither."""
+    """Compiles a Program's kernels.
+
+    Raises Crashed if the compiler accepts the kernels' header but not this source, DoctorError if it accepts neither.
+    """
     # INVARIANT: no Program ends a process by what a device's compiler makes of it: the compiler is broken if it refuses
     # our own source, else the job is refused.
     try:
@@ -190,11 +199,14 @@ def _compiled(device: Device, source: str) -> Kernels:
 
 
 class Loaded:
-    """A Program ready to be launched, by one thread at a time; its attributes are what lies on the device."""
+    """A Program ready to be launched, by one thread at a time; its attributes are in the device's memory."""
 
     def __init__(self, program: Program, device: Device) -> None:
-        """Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run, and
-        what `_compiled` raises."""
+        """Loads the Program.
+
+        Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run, and the
+        errors of `_compiled`.
+        """
         self._program, self._device = program, device
         self.pool, free = BufferPool(device), available(device)
         chosen = planned(program, device, free, self._has_room)
@@ -218,12 +230,12 @@ class Loaded:
 
     @property
     def idle(self) -> int:
-        """Bytes that are kept for the next step alone."""
+        """Bytes that are only kept for the next step."""
         held = self._dataset
         return self.pool.idle + (0 if held is None else held[0].nbytes)
 
     def _has_room(self, words: int) -> bool:
-        """True if the outputs of a step find memory now; it is kept for the first step, and others see it taken."""
+        """True if the outputs of a step can be allocated now; the memory is reserved for the first step."""
         try:
             self.pool.take(words)
         except DeviceFailed:
@@ -231,7 +243,7 @@ class Loaded:
         return True
 
     def trim(self) -> None:
-        """Returns the memory kept for the next step to the device, after the step that uses it."""
+        """Frees the memory kept for the next step, once the step that uses it has run."""
         self._dataset = None
         self.pool.trim()
 
@@ -242,12 +254,14 @@ class Loaded:
         dataset: Array | None,
         after: Callable[[int], None] | None = None,
     ) -> DeviceState:
-        """Starts the Program; returns the outputs of its ops, None for an op without one. `after` is called with each
-        op."""
+        """Starts the Program; returns the outputs of its ops, None for an op without a stored output.
+
+        `after` is called with each op.
+        """
         rows = self._rows(dataset)
         where = self._fixed(state, context, dataset, rows)
         outputs: list[DeviceTensor | None] = [None] * len(self._program.ops)
-        # Given back when the step is started: what is written there later is asked for later.
+        # Scratch buffers are released once the step is started: later launches that overwrite them also run later.
         region = self.pool.take(self._arena.words)
         where.update({(Space.OP, i): region.address + 4 * at for i, at in self._arena.offsets.items()})
         for i in self._results:
@@ -265,8 +279,10 @@ class Loaded:
         ops: Collection[int],
         each: Callable[[int, Address], None],
     ) -> None:
-        """Computes `ops` and their operands; `each` is called with each op and its output's address, which is valid
-        until the call returns, and for a kernel that it starts."""
+        """Computes `ops` and their operands; calls `each` with each op and the address of its output.
+
+        The address is valid until the call returns, and for kernels that the call starts.
+        """
         rows = self._rows(dataset)
         where = self._fixed(state, context, dataset, rows)
         region = self.pool.take(self._all.words)
@@ -285,7 +301,7 @@ class Loaded:
     def roots(
         self, state: Sequence[DeviceTensor | None], context: StepContext, dataset: Array | None
     ) -> tuple[TensorRoot, ...]:
-        """The roots of all ops' outputs, each hashed on the device before its place is another's."""
+        """Returns the roots of all ops' outputs, each hashed on the device before its memory is reused."""
         headers = [op.header for op in self._program.ops]
         digests = self.pool.take(DIGEST_WORDS * len(headers))
 
@@ -296,7 +312,7 @@ class Loaded:
         return tuple(self._roots(headers, digests))
 
     def hash(self, tensors: Iterable[DeviceTensor]) -> Hashing:
-        """Starts to hash tensors on the device, those whose roots are not known."""
+        """Starts to hash those tensors on the device whose roots are unknown."""
         unknown = {id(t.buffer): t for t in tensors if t.buffer.root is None}
         digests = self.pool.take(DIGEST_WORDS * len(unknown))
         self._device.enter()
@@ -305,7 +321,7 @@ class Loaded:
         return Hashing(tuple(unknown.values()), digests)
 
     def finish(self, hashing: Hashing) -> None:
-        """Waits for the digests; the tensors' roots are known from then on."""
+        """Waits for the digests; afterwards the tensors' roots are known."""
         if hashing.tensors:
             headers = [tensor.header for tensor in hashing.tensors]
             for tensor, root in zip(hashing.tensors, self._roots(headers, hashing.digests), strict=True):
@@ -317,7 +333,7 @@ class Loaded:
         return [tensor_root_of_tree(header, row.tobytes()) for header, row in zip(headers, words, strict=True)]
 
     def _hash_tree(self, header: TensorHeader, at: Address, to: Address) -> None:
-        """Starts to hash the words at an address; the digest of their tree goes to another."""
+        """Starts to hash the words at address `at`; the root of their tree is written to address `to`."""
         count = header.leaves
         levels = [self.pool.take(DIGEST_WORDS * (-(-count >> height))) for height in range(header.depth)]
         places = [*(level.address for level in levels), to]
@@ -335,7 +351,7 @@ class Loaded:
     def _fixed(
         self, state: Sequence[DeviceTensor | None], context: StepContext, dataset: Array | None, rows: Buffer | None
     ) -> dict[tuple[Space, int], Address]:
-        """Returns the address of every tensor and region but the ops' outputs; writes the step's context."""
+        """Returns the address of every tensor and region except the ops' outputs; writes the step's context."""
         count = 0 if dataset is None else len(dataset)
         draws = [
             reference.drawn_row(context.seed, context.words, first + j, count)
@@ -354,13 +370,13 @@ class Loaded:
         return where
 
     def _rows(self, dataset: Array | None) -> Buffer | None:
-        """Returns the dataset on the device; it is copied again unless it is the same read-only array."""
+        """Returns the dataset on the device, and copies it unless it is the same read-only array as before."""
         self._device.enter()
         if dataset is None:
             return None
         held = self._dataset
         if held is None or held[0] is not dataset or dataset.flags.writeable:
-            self._dataset = None  # the other one's place may be needed
+            self._dataset = None  # Frees the previous dataset first: its memory may be needed.
             held = self._dataset = dataset, self.pool.filled(dataset)
         return held[1]
 
@@ -369,12 +385,14 @@ _programs: weakref.WeakKeyDictionary[Device, weakref.WeakSet[Loaded]] = weakref.
 
 
 def available(device: Device) -> int:
-    """Bytes of a device that this process could have: what is free, and what its Programs keep for their next step."""
+    """Returns the device bytes available to this process: free ones, and those that its Programs keep for their next
+    step.
+    """
     return device.memory.free + sum(loaded.idle for loaded in list(_programs.get(device, ())))
 
 
 class _Packed:
-    """Launches with their arguments in one array, so that a step only fills in where tensors lie."""
+    """Launches with all arguments in one array, so that a step only fills in addresses."""
 
     def __init__(self, launches: Launches, ops: Sequence[int]) -> None:
         self._launches = [(i, launches[i]) for i in ops]
@@ -386,14 +404,17 @@ class _Packed:
         self._cells = np.zeros(len(places), np.uint64)
         self._addresses = addresses(self._cells)
         self._recorded: dict[bytes, Callable[[], None] | None] = {}
-        """By the bases of all places, the latest last; None: seen once."""
+        """Recorded graphs by the base addresses of all tensors, the most recent last; None for addresses seen once."""
         self._records = True
 
     def launch(
         self, kernels: Kernels, where: dict[tuple[Space, int], Address], after: Callable[[int], None] | None
     ) -> None:
-        """Starts all of them, in order, at once where they were started so before; `after` is called with each op when
-        all of its own are started, one by one."""
+        """Starts all launches in order, or the recorded graph for these addresses.
+
+        With `after`, launches are started one by one, and `after` is called with each op once all of its launches are
+        started.
+        """
         bases = np.array([where[key] for key in self._slots], np.uint64)
         self._cells[:] = bases[self._slot] + self._offset
         if after is None and self._records and (start := self._again(kernels, bases.tobytes())) is not None:
@@ -408,13 +429,13 @@ class _Packed:
                 after(op)
 
     def _again(self, kernels: Kernels, places: bytes) -> Callable[[], None] | None:
-        """Starts the launches as they are with their arguments; None the first time."""
+        """Starts the recorded graph for these addresses; returns None the first time."""
         seen, start = places in self._recorded, self._recorded.pop(places, None)
         if seen and start is None:
             try:
                 start = kernels.record(self._nodes())
             except DeviceFailed as error:
-                # If it is the device that failed, what follows says so.
+                # If the device itself failed, the following launch reports it.
                 log.warning("no CUDA graph can be built, so kernels are launched one by one: %s", error)
                 self._records = False
                 return None

@@ -1,4 +1,4 @@
-"""Products of matrices among folds: which axes of an op are rows, columns and batches."""
+"""Recognises matrix products among folds: finds the axes of rows, columns and batches."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from lockstep.protocol.programs.program import Op, View
 
 
 class Matrix(NamedTuple):
-    """A matrix product among the axes of an op's output, of which neighbours are merged: the last one is that of the
-    columns."""
+    """A matrix product over the axes of an op's output, with neighbouring axes merged; the last axis is that of the
+    columns.
+    """
 
     extents: Sequence[int]
     own: Sequence[int]
-    """Strides of the output."""
+    """Strides of the output along the axes."""
     walks: Sequence[Sequence[int]]
-    """Strides of each operand."""
+    """Strides of each operand along the axes."""
     left: Sequence[int]
-    """The operands that know the rows and not the columns."""
+    """Operands that vary along the rows and not along the columns."""
     right: Sequence[int]
-    """The operands that know the columns and not the rows."""
+    """Operands that vary along the columns and not along the rows."""
     m: int
-    """The axis of the rows."""
+    """Index of the axis of the rows."""
 
     @property
     def rows(self) -> int:
@@ -38,22 +39,24 @@ class Matrix(NamedTuple):
 
     @property
     def batch(self) -> list[int]:
-        """The axes of which each coordinate is a product of its own."""
+        """Axes along which separate products are computed."""
         return [a for a in range(len(self.extents) - 1) if a != self.m]
 
     @property
     def counts(self) -> list[int]:
-        """Extents of the axes along which separate products are computed."""
+        """Extents of the batch axes."""
         return [self.extents[a] for a in self.batch]
 
     def place(self, walk: Sequence[int]) -> str:
-        """The first word of batch `i` of what has these strides, as a C++ expression."""
+        """Returns a C++ expression for the first word of batch `i` of a tensor with these strides."""
         return position(self.counts, [walk[a] for a in self.batch])
 
 
 def matrix_of(op: Op, views: Sequence[View], sides: tuple[Sequence[int], Sequence[int]]) -> Matrix | None:
-    """An op as a matrix product of two sides, each the numbers of its operands: if the innermost output axis belongs to
-    one of them and another axis to the other one; else None."""
+    """Recognises an op as a matrix product of two sides, each a set of operand numbers.
+
+    Returns None unless the innermost output axis belongs to one side and another axis to the other side.
+    """
     rank = len(op.extents)
     extents, (own, *walks) = merged(op.extents, row_major(op.extents), *(view.strides[:rank] for view in views))
     if len(extents) < 2:

@@ -1,4 +1,4 @@
-"""The arena of ops' outputs: one region of device memory, whose parts are used again after their last reader."""
+"""Plans the arena of ops' outputs: one region of device memory, reused after the last reader of each output."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from lockstep.numerics.cuda.launches import Launch, Launches, reads, writes
 from lockstep.protocol.programs.program import Alias, Program
 
 ALIGNMENT = 64
-"""Words: 256 bytes, as the driver aligns what it allocates."""
+"""Alignment in words: 256 bytes, as the driver aligns allocations."""
 
 
 class Arena(NamedTuple):
-    """The ops in whose place something runs, and the places of outputs in the region."""
+    """The ops that have launches, and the offsets of outputs in the region."""
 
     needed: tuple[bool, ...]
-    """Per op; False: nothing runs in its place, because readers read through it or another op's launch computes it."""
+    """Per op; False if the op has no launch, because readers read its source or another op's launch computes it."""
     offsets: dict[int, int]
-    """Offsets, in words, of the outputs that are computed and not outputs of the Program."""
+    """Offsets, in words, of the computed outputs that are not outputs of the Program."""
     words: int
 
     def launched(self, launches: Launches) -> list[Launch]:
-        """The launches of one step in their order, of those that the arena was planned for."""
+        """Returns the launches of one step in order, without those that the plan left out."""
         return [launch for own, runs in zip(launches, self.needed, strict=True) if runs for launch in own]
 
 
 def plan(program: Program, launches: Launches, shown: bool = False) -> Arena:
-    """The arena of a Program whose ops launch what is given; `shown`: of all ops, the Program's outputs too, each there
-    until its last reader has run, and at least until it is computed."""
+    """Plans the arena of a Program whose ops have the given launches.
+
+    With `shown`, every op has an output in the arena, the Program's outputs included; each stays until its last reader
+    has run.
+    """
     kept = set() if shown else {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
     read, written = list(map(reads, launches)), list(map(writes, launches))
     wanted = set(kept)
@@ -53,7 +56,7 @@ def plan(program: Program, launches: Launches, shown: bool = False) -> Arena:
 
 
 class _Free:
-    """Free ranges of a region that grows: first fit, neighbours joined."""
+    """Free ranges of a growing region: first fit, neighbours are joined."""
 
     def __init__(self) -> None:
         self.words = 0

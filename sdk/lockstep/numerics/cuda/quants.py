@@ -1,7 +1,8 @@
-"""Quants of one tensor as one launch: codes, scales, those of what they leave of it, concats of these, and its map.
+"""Groups quantisations of one tensor into one launch: codes, scales, those of its residual, their concatenations, and
+the map that computes the tensor.
 
-In the committed form each of them is an op that reads the tensor; the processor's planner
-(kernels/plan/quants.cpp) finds the same groups.
+In the committed form each of them is an op that reads the tensor. The processor's planner (kernels/plan/quants.cpp)
+finds the same groups.
 """
 
 from __future__ import annotations
@@ -19,51 +20,51 @@ from lockstep.numerics.scalar import Opcode
 from lockstep.protocol.programs.program import CODES, Alias, Instr, Kind, Op, Program, Tag, View, groups_of
 
 MOST_TARGETS = 16
-"""Arrays that one kernel writes."""
+"""Most arrays that one kernel writes."""
 
 
 class Array(NamedTuple):
-    """Codes or scales of a tensor's groups, or of what these leave of it."""
+    """Codes or scales of a tensor's groups, or of the residual after earlier limbs."""
 
     limb: int
-    """0 of the tensor, 1 of what the first codes and scales leave of it."""
+    """Limb: 0 for the tensor, 1 for the residual after the first codes and scales."""
     scales: bool
 
 
 class Target(NamedTuple):
-    """A place that an array is written to: row r of it at word `offset` + `pitch` r of an op's output."""
+    """A destination of an array: row r is written at word `offset` + `pitch` r of an op's output."""
 
     array: Array
     op: int | None
-    """None: nowhere."""
+    """Index of the op; None: nowhere."""
     offset: int
     pitch: int
 
 
 @dataclass(frozen=True)
 class QuantGroup:
-    """Quants of one tensor, run in the place of the first of the members."""
+    """Quantisations of one tensor, run at the position of the first member."""
 
     op: Op
-    """One of them: its view, its rows, their groups."""
+    """A representative op: its view, its rows, its groups."""
     streams: tuple[int, ...]
-    """The stream of each limb's codes; 0: to nearest."""
+    """Random stream for each limb's codes; 0 rounds to nearest."""
     targets: tuple[Target, ...]
     members: frozenset[int]
     """All ops that need no launch of their own."""
     source: int | None = None
-    """The map whose elements the kernel computes; None: it reads the tensor."""
+    """The map whose elements the kernel computes itself; None: it reads the tensor."""
     stores: bool = False
-    """True if somebody else reads the map's output."""
+    """True if another op reads the map's output, so that it must be stored."""
 
     @property
     def place(self) -> int:
-        """The op in whose place the group runs."""
+        """The op at whose position the group runs."""
         return min(self.members)
 
 
 class _Pair(NamedTuple):
-    """Codes and scales of the same values, by number; one of them may be missing."""
+    """Ops that give codes and scales of the same values; one of the two may be missing."""
 
     codes: int | None
     scales: int | None
@@ -74,16 +75,16 @@ class _Pair(NamedTuple):
 
 
 def alone(i: int, op: Op) -> QuantGroup:
-    """Returns a quant by itself, in the form of a group that gives codes and scales."""
+    """Returns a single quantisation as a group that gives codes and scales."""
     own = i if op.gives_codes else None, None if op.gives_codes else i
     return QuantGroup(op, (op.p1,), _own_targets(op, 0, *own), frozenset([i]))
 
 
 def quant_groups(program: Program, reads: Sequence[Collection[int]] | None = None) -> list[QuantGroup]:
-    """Groups the quants of a Program by the tensors that they read, with everything that one kernel computes beside
-    them.
+    """Groups the quantisations of a Program by the tensors that they read, with everything that one kernel computes
+    together.
 
-    `reads` has the ops whose outputs each op reads, where these differ from its views.
+    `reads` lists the ops whose outputs each op reads, where these differ from its views.
     """
     return _Finder(program, reads).groups()
 
@@ -106,7 +107,9 @@ class _Finder:
         self.pair_of = {op: pair for pair in self._pairs() for op in pair.ops}
 
     def _pairs(self) -> list[_Pair]:
-        """Codes and scales of the same values: a second pair of codes would be rounded otherwise."""
+        """Pairs codes and scales of the same values; a second op of stochastic codes would be rounded differently, so
+        it gets a pair of its own.
+        """
         found: defaultdict[tuple[object, ...], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         for i, op in enumerate(self.program.ops):
             if op.kind == Kind.QUANT:
@@ -147,7 +150,7 @@ class _Finder:
                     targets += parts
                     copies.add(reader)
         for limb, pair in enumerate(limbs):
-            # Nobody reads codes of which there is a copy, or that only give what they leave.
+            # Codes need not be stored if every reader has a copy of them or only computes their residual.
             read = (
                 number
                 if number is not None and (number in self.kept or set(self.readers[number]) - copies - between)
@@ -162,13 +165,14 @@ class _Finder:
         source = self._source(op, done)
         stores = source is not None and (source in self.kept or bool(set(self.readers[source]) - members))
         if source is not None and stores and min(members) != source + 1:
-            source, stores = None, False  # codes would lie beside the map's output for longer
+            # Otherwise the codes and the map's output would both be in memory for longer.
+            source, stores = None, False
         members |= set() if source is None else {source}
         targets.sort(key=lambda target: target.array)
         return QuantGroup(op, streams, tuple(targets), frozenset(members), source, stores)
 
     def _source(self, op: Op, done: set[int]) -> int | None:
-        """The map whose output a quant reads as a whole and in its order, if no other group computes it."""
+        """Returns the map whose output a quantisation reads in full and in order, if no other group computes it."""
         view = op.views[0]
         if view.tag != Tag.OP or self.program.ops[view.index].kind != Kind.MAP or view.index in done:
             return None
@@ -176,7 +180,7 @@ class _Finder:
         return view.index if self._reads_all(view, rows, (*view.strides[:-2], view.strides[-1])) else None
 
     def _concat(self, reader: int, arrays: dict[int, Array]) -> list[Target]:
-        """The parts that an op copies, if it is a concat of whole arrays side by side and of nothing else."""
+        """Returns the parts that an op copies, if it is a concat of whole arrays side by side; else an empty list."""
         op = self.program.ops[reader]
         if op.kind != Kind.CONCAT or op.p0 + 1 != len(op.extents):
             return []
@@ -194,7 +198,7 @@ class _Finder:
         return parts
 
     def _reads_all(self, view: View, extents: Sequence[int], strides: Strides | None = None) -> bool:
-        """Returns True if a view with these strides shows the whole output of an op in its order."""
+        """Returns True if a view with these strides reads the whole output of an op in order."""
         whole = self.program.ops[view.index].header.elements
         own = view.strides if strides is None else strides
         return (
@@ -206,8 +210,7 @@ class _Finder:
     # --- two limbs ------------------------------------------------------------------------------------------
 
     def _low(self, high: _Pair, done: set[int]) -> tuple[_Pair, set[int]] | None:
-        """Returns the quants of the remainder that a pair leaves of its values, and the maps between them that no other
-        op reads."""
+        """Returns the quantisation of a pair's residual, and the maps between them that no other op reads."""
         if high.codes is None or high.scales is None:
             return None
         for reader in self.readers[high.codes]:
@@ -228,8 +231,9 @@ class _Finder:
         return same and self._reads_all(view, (*low.extents[:-1], k), (*view.strides[:-2], view.strides[-1]))
 
     def _rest(self, reader: int, codes: int, scales: int) -> list[int]:
-        """Returns the maps that compute x - code x scale after a pair: one, or two if the last group is padded; empty
-        if `reader` does not compute that."""
+        """Returns the maps that compute the residual x - code x scale of a pair: one, or two if the last group is
+        padded; [] if `reader` computes something else.
+        """
         ops = self.program.ops
         op, quant = ops[reader], ops[codes]
         if op.kind != Kind.MAP:
@@ -266,17 +270,16 @@ class _Finder:
 
 
 _Pattern = tuple[Opcode, "str | int | _Pattern", "str | int | _Pattern"] | tuple[Opcode, "str | int | _Pattern"]
-"""An instruction and what it reads: a pattern, an immediate, or the name of an operand."""
+"""A pattern: an opcode with its arguments, each a pattern, an immediate, or the name of an operand."""
 _CODE: _Pattern = (Opcode.I2F, (Opcode.ISHR, (Opcode.ISHL, "codes", "shift"), 24))
 _VALUE: _Pattern = (Opcode.FMUL, _CODE, "scales")
-"""A code's byte, its sign spread over the word, times the scale of its group."""
+"""The value of a code: its byte, sign-extended to a word, times the scale of its group."""
 _REST: _Pattern = (Opcode.FSUB, "x", _VALUE)
 _DIFFERENCE: _Pattern = (Opcode.FSUB, "x", "value")
 
 
 def _parts(op: Op, pattern: _Pattern) -> dict[str, int] | None:
-    """Matches a map's expression with a pattern; returns the operands by the pattern's names, None if it does not
-    match."""
+    """Matches a map's expression with a pattern; returns the operand numbers by name, or None."""
     found: dict[str, int] = {}
     operands = len(op.views)
 
@@ -295,12 +298,12 @@ def _parts(op: Op, pattern: _Pattern) -> dict[str, int] | None:
 
 
 def _walk(extents: Sequence[int], strides: Strides) -> tuple[list[int], list[int]]:
-    """Returns a normal form of extents and strides: equal for all that visit the same words in the same order."""
+    """Returns a normal form of extents and strides: equal for all pairs that visit the same words in the same order."""
     kept, (walk,) = merged(extents, strides)
     return kept, walk
 
 
 def _shows(op: Op, operand: int) -> tuple[Tag, int, int, tuple[list[int], list[int]]]:
-    """Returns a normal form of a map's operand, which does not depend on how the map's axes are cut."""
+    """Returns a normal form of a map's operand that does not depend on how the map's axes are split."""
     view = op.views[operand]
     return view.tag, view.index, view.offset, _walk(op.extents, view.strides)

@@ -1,4 +1,4 @@
-"""The start-up self-test of a device: the golden words of `numerics.selftest` and groups of extreme codes."""
+"""Start-up self-test of a device: the golden words of `numerics.selftest`, and groups of extreme codes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ OPCODES = sorted({golden.op for golden in GOLDEN})
 
 
 SIDE, GROUPS = 64, 3
-"""Rows and columns of the product of codes, all lanes of all warps of a block, and its groups."""
+"""Rows and columns of the tested product of codes (all lanes of all warps of a block), and its groups."""
 BYTES = (-128, 127, -127, 1)
-"""Codes at the ends of what a byte holds. (-128)(-128) stands in no Program's quant, but any words may be codes."""
+"""Codes at the limits of a byte. Quantisation never gives -128, but a Program may take any words as codes."""
 PLACES = (0, 1, 15, 16, 100, 128, 239, 255)
-"""Places of the only 1 in rows of -128: two such rows have 255 x 2^14 + 1, for which a sum needs all its bits."""
+"""Positions of the only 1 in rows of -128: two such rows give the sum 255 x 2^14 + 1, which needs every bit of the
+accumulator.
+"""
 
 
 def golden_program() -> Program:
-    """Every operation on every golden operand, the chains of a dot, and a product of codes."""
+    """Returns a Program with every operation on every golden operand, the chains of a dot, and a product of codes."""
     count = len(GOLDEN)
     rows = 2 * SIDE * GROUPS
     golden = [(I32, count)] * 3 + [(F32, TERMS)] * 2
@@ -47,8 +49,11 @@ def golden_program() -> Program:
 
 
 def extreme_groups() -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Codes [2 SIDE, GROUPS, 256] and scales [2 SIDE, GROUPS]: rows of one byte, of two, of several; a product of two
-    scales is from 2^-144, a subnormal, to 2^42."""
+    """Returns codes [2 SIDE, GROUPS, 256] and scales [2 SIDE, GROUPS].
+
+    Rows consist of one byte value, of two, or of several. Products of two scales range from 2^-144, a subnormal, to
+    2^42.
+    """
     row, group, k = np.ogrid[: 2 * SIDE, :GROUPS, : CODES * MAX_GROUP_WORDS]
     mixed = (row * 0x9E3779B1 + group * 0x85EBCA77 + k * 0xC2B2AE3D) >> 11
     codes = np.where(row % 8 < len(BYTES), np.array(BYTES)[row % len(BYTES)], mixed)
@@ -60,7 +65,9 @@ def extreme_groups() -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
 
 
 def products_of_groups(codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """The words of the product of `extreme_groups`: exact sums, then a product and a sum of floats a group."""
+    """Returns the expected words for `extreme_groups`: exact integer sums, then one float product and one float sum per
+    group.
+    """
     sums = np.einsum("mgk,ngk->gmn", codes[:SIDE].astype(np.int32), codes[SIDE:].astype(np.int32)).astype(np.float32)
     total = np.zeros((SIDE, SIDE), np.float32)
     for group, exact in enumerate(sums):
@@ -78,14 +85,14 @@ def check_device(device: Device) -> None:
     try:
         executable = CudaExecutable(golden_program(), device=device)
     except Crashed as error:
-        # This Program is nobody's but ours.
+        # This Program is our own, so a compiler error is the machine's fault.
         raise DoctorError(f"self-test of {device.label}: {error.message}", hint=HINT) from error
     outputs = executable.run(state, StepContext(bytes(32), 0, 0, 0))
     found = [np.ravel(array).view(np.uint32) for array in outputs if array is not None]
     checks = [(golden.what, int(found[OPCODES.index(golden.op)][i]), golden.result) for i, golden in enumerate(GOLDEN)]
     checks += [(f"chunk {i} of a dot", int(found[len(OPCODES) + i][0]), due) for i, due in enumerate(CHAINS)]
     products = products_of_groups(codes, scales)
-    at = int(np.argmax(found[-1] != products))  # the first that differs, if any does
+    at = int(np.argmax(found[-1] != products))  # the first difference, if any
     checks.append((f"product {at} of groups of codes by {device.unit}", int(found[-1][at]), int(products[at])))
     for what, got, due in checks:
         if got != due:

@@ -1,4 +1,4 @@
-"""Generates the C++ by which tiles.cuh computes the reductions of wide tensors: one kernel for each reduction."""
+"""Generates the C++ by which tiles.cuh computes reductions of wide tensors: one kernel per reduction."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lockstep.numerics.scalar import ARITY, Opcode
 from lockstep.protocol.programs.program import Fold, Program, Tag, groups_of
 
 TILE_THREADS = 256
-"""kTileThreads of tiles.cuh."""
+"""Threads of a block: kTileThreads of tiles.cuh."""
 SWEEP, TERMS = 256, 16
-"""kSweep and kTerms of tiles.cuh."""
+"""Terms per sweep and per pass: kSweep and kTerms of tiles.cuh."""
 VALUES = 4 * OWN * (SWEEP + 4)
-"""kValues of tiles.cuh."""
+"""Shared words for values: kValues of tiles.cuh."""
 MODES = {Fold.DOT: "kDot", Fold.SUM: "kSum", Fold.MAX: "kMax", Fold.MIN: "kMin", Fold.ISUM: "kWrappingSum"}
-"""`Mode` of kernels.cuh."""
+"""Maps a fold's mode to `Mode` of kernels.cuh."""
 
 
 class TileKernel(NamedTuple):
-    """A kernel's kind and text, with @ for its name, and its launch under no name yet."""
+    """A kernel's kind and text, with @ in place of its name, and its launch before it is named."""
 
     kind: str
     text: str
@@ -31,7 +31,7 @@ class TileKernel(NamedTuple):
 
 
 def tile_kernel(program: Program, reduction: Reduction) -> TileKernel:
-    """The kernel of one reduction, which is launched in the place of its op."""
+    """Returns the kernel of one reduction; it is launched at the position of its op."""
     return _TileWriter(program, reduction).kernel()
 
 
@@ -44,7 +44,7 @@ class _TileWriter:
         self.is_codes = program.ops[reduction.bases[0].op].is_qdot
 
     def kernel(self) -> TileKernel:
-        """Returns the kernel of the tiles (`tile_kernel`)."""
+        """Returns the kernel with its text and launch (`tile_kernel`)."""
         of, codes = self.of, self.of.codes
         bases = "".join(self._base(b) for b in range(len(of.bases)))
         values = self._values()
@@ -94,15 +94,15 @@ LOCKSTEP_EXPORT(@)
     # --- places -----------------------------------------------------------------------------------------------
 
     def _pointer(self, place: WideOperand) -> str:
-        """The name of the argument where a place begins."""
+        """Returns the C++ name of the argument that points to a tensor."""
         return self.sources.setdefault(place_of(place.view), f"p{len(self.sources)}")
 
     def _along(self, walk: Sequence[int], axes: Sequence[int], name: str = "i") -> str:
-        """The words that a walk adds for the element of this name of some loop axes."""
+        """Returns C++ for the words that the given loop axes add to a position, at the element called `name`."""
         return position(self.of.extents(axes), [walk[a] for a in axes], name)
 
     def _at(self, walk: Sequence[int]) -> str:
-        """The position of a walk in a batch, at a row that is owned and a term of the sweep."""
+        """Returns C++ for a position within a batch, at an owned row and a term of the sweep."""
         axes = (("batch", self.of.batch), ("own", (self.of.own,)), ("sweep", self.of.sweep))
         parts = [self._along(walk, own, name) for name, own in axes]
         return " + ".join(part for part in parts if part != "0u") or "0u"
@@ -112,7 +112,7 @@ LOCKSTEP_EXPORT(@)
         return f"        LOCKSTEP_MEMBER static Word {name}([[maybe_unused]] Word i) {{ return {body}; }}\n"
 
     def _by_four(self, place: WideOperand, along: int, length: int, others: Sequence[int]) -> bool:
-        """True if four words at a time are contiguous, aligned, and all inside or all outside."""
+        """Returns True if four words at a time are contiguous, aligned, and either all inside or all outside."""
         rest = [place.walk[a] for a in range(len(place.walk)) if a != along]
         return place.walk[along] == 1 and not any(x % 4 for x in (length, place.view.offset, *rest, *others))
 
@@ -216,7 +216,7 @@ LOCKSTEP_EXPORT(@)
 """
 
     def _shared_by_codes(self) -> int:
-        """Bytes of TileCodes<>::BYTES."""
+        """Shared memory in bytes, equal to TileCodes<>::BYTES."""
         assert self.of.codes is not None
         assert self.of.columns is not None
         columns, groups = -(-self.of.axes[self.of.columns] // 64), SWEEP // (4 * self.of.codes.group.op.p0)
@@ -225,7 +225,9 @@ LOCKSTEP_EXPORT(@)
     # --- values -----------------------------------------------------------------------------------------------
 
     def _values(self) -> str:
-        """The members that compute elements of the tensors that are folded, and what they need of the products."""
+        """Returns the C++ members that compute elements of the folded tensors, and what these need from the
+        products.
+        """
         names, lines, pure = [], [], []
         needs: list[tuple[str, ...]] = []
         """Per node, for each product the condition under which its value matters."""
@@ -278,7 +280,7 @@ LOCKSTEP_EXPORT(@)
 
     @staticmethod
     def _need(node: Computed, names: Sequence[str], pure: Sequence[bool], needs: Sequence[str]) -> str:
-        """The condition under which a product matters to an instruction: a mask chooses without it."""
+        """Returns the condition under which an instruction needs a product: a mask may make its value irrelevant."""
         assert ARITY[Opcode(node.instr.op)] == len(node.arguments)
         if node.instr.op == Opcode.SELECT and pure[node.arguments[0]]:
             condition, left, right = node.arguments

@@ -1,4 +1,4 @@
-"""Views as strides: axes merged, copies read through, positions as C++ expressions."""
+"""Strided views for the code generator: merges axes, reads through copies, writes positions as C++."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Strides = Sequence[int]
 
 
 def merged(extents: Sequence[int], *walks: Strides) -> tuple[list[int], list[list[int]]]:
-    """Returns the axes without those of extent 1, with neighbours joined that every walk visits as one axis."""
+    """Removes axes of extent 1 and merges neighbouring axes that every walk visits as one."""
     kept: list[int] = []
     strides: list[list[int]] = [[] for _ in walks]
     for axis, extent in enumerate(extents):
@@ -32,12 +32,12 @@ def merged(extents: Sequence[int], *walks: Strides) -> tuple[list[int], list[lis
 
 
 def word(value: int) -> str:
-    """A word as C++ writes it; negative numbers modulo 2^32."""
+    """Returns a word as a C++ literal; negative numbers modulo 2^32."""
     return f"{value & 0xFFFFFFFF}u"
 
 
 def position(extents: Sequence[int], strides: Strides, name: str = "i") -> str:
-    """sum(stride x coordinate) of the row-major element of this name, as a C++ expression modulo 2^32."""
+    """Returns a C++ expression, modulo 2^32, for sum(stride x coordinate) of the row-major element called `name`."""
     kept, (walk,) = merged(extents, strides)
     terms = []
     inner = 1
@@ -52,8 +52,11 @@ def position(extents: Sequence[int], strides: Strides, name: str = "i") -> str:
 
 
 def seen_through(program: Program, op: Op, view: View) -> View:
-    """Returns a fold's operand as a view of the source of its copies: transposes that make a k axis contiguous in the
-    committed form need not be read. Some axis stays contiguous, or neighbouring threads would read words far apart."""
+    """Returns a fold's operand as a view of the source of its copies.
+
+    The committed form has transposes that make a k axis contiguous; the device need not store them. One axis must stay
+    contiguous, or neighbouring threads would read words far apart.
+    """
     extents = (*op.extents, *op.k_extents)
     while view.tag == Tag.OP and _is_copy(program.ops[view.index]):
         through = _read_through(view, extents, program.ops[view.index])
@@ -64,7 +67,7 @@ def seen_through(program: Program, op: Op, view: View) -> View:
 
 
 def _is_copy(op: Op) -> bool:
-    """Returns True for a map that moves words and computes nothing."""
+    """Returns True for a map that only moves words."""
     if op.kind != Kind.MAP or len(op.views) != 1 or op.views[0].tag == Tag.IOTA:
         return False
     return all(instr.op == Opcode.MOV and instr.a == 0 for instr in op.instrs) and len(op.instrs) <= 1

@@ -1,8 +1,8 @@
-"""Reductions of wide tensors that are nowhere in memory: softmax attention, forward and backward.
+"""Finds reductions of wide tensors that need not be stored: softmax attention, forward and backward.
 
-Scores are products of few terms. Maps of them, maxima, sums and products along an axis follow, which compute the scores
-again instead of reading them (Dao et al., "FlashAttention", 2022, section 3). The processor's planner
-(kernels/plan/strips.cpp) finds the same ops. What does not match stays one op at a time.
+Attention scores are products of few terms, followed by maps, maxima, sums and products along an axis. These recompute
+the scores instead of reading them (Dao et al., "FlashAttention", 2022, section 3). The processor's planner
+(kernels/plan/strips.cpp) finds the same ops. Ops that do not match are launched one at a time.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from lockstep.numerics.scalar import ARITY, Opcode
 from lockstep.protocol.programs.program import Alias, Fold, Instr, Kind, Op, Program, Tag, View, groups_of
 
 LEAST_WORDS = 1 << 20
-"""Words of a tensor that is worth computing several times: smaller ones stay in a device's cache."""
+"""Least words of a tensor that is recomputed: smaller tensors stay in a device's cache."""
 LEAST_BLOCKS = 60
-"""Blocks of a reduction below which a large device would be idle."""
+"""Least blocks of a reduction: with fewer a large device would be idle."""
 MOST_TERMS = 256
-"""Terms of the products, or words of their codes, that are computed again: one chunk."""
+"""Most terms of the recomputed products (or words of their codes): one chunk."""
 MOST_COLUMNS = 128
-"""Columns of the other matrix of a product."""
+"""Most columns of the other matrix of a product."""
 MOST_SWEEP = 1 << 16
-"""Terms of a reduction: 256 chunks."""
+"""Most terms of a reduction: 256 chunks."""
 LEAST_GROUP = 8
-"""Words of a group of codes that a reduction makes of its values: 32 codes, one product of the unit."""
+"""Least words in a group of codes that a reduction computes: 32 codes, one product of the unit."""
 OWN = 32
-"""kOwn of tiles.cuh."""
+"""Rows that a block owns: kOwn of tiles.cuh."""
 
 
 class WideOperand(NamedTuple):
-    """A tensor that is read: element offset + sum(walk x loop coordinate); `view` names it."""
+    """An operand that is read from memory at element offset + sum(walk x loop coordinate) of `view`."""
 
     view: View
     walk: tuple[int, ...]
@@ -50,65 +50,67 @@ class Computed(NamedTuple):
 
 
 class ProductElement(NamedTuple):
-    """An element of one of the products that all is made of."""
+    """An element of one of the recomputed products."""
 
     base: int
 
 
 class InnerProduct(NamedTuple):
-    """A product that is computed again: a dot of two tensors, or a qdot of two pairs of codes and scales."""
+    """A recomputed product: a dot of two tensors, or a qdot of two pairs of codes and scales."""
 
     op: int
     places: tuple[WideOperand, ...]
-    """The operands of `Op.views`, without k."""
+    """The operands `Op.views` as walks over the loop axes, without k."""
     own: int
-    """0 or 1: the operand that knows the rows which a block owns. The other one knows what it takes along."""
+    """The operand, 0 or 1, that varies along the rows owned by a block; the other one varies along the sweep."""
 
 
 @dataclass(frozen=True)
 class MadeCodes:
-    """The codes that a product makes of its values."""
+    """The codes into which a product converts its values."""
 
     group: QuantGroup
     limbs: tuple[int, ...]
     """The limb of each part of the operand."""
     rows: tuple[int, ...]
-    """The walk over rows of the quant."""
+    """The walk over the rows of the quantisation."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A fold, or a product with another matrix, along an axis of wide tensors. Loop axes are the op's axes and the
-    folded one, each of them cut where a tensor's axes are."""
+    """A fold of wide tensors along an axis, or a product with another matrix.
+
+    Loop axes are the op's axes and the folded axis, each split wherever a tensor's axes are split.
+    """
 
     op: int
     axes: tuple[int, ...]
     """Extents of the loop axes."""
     batch: tuple[int, ...]
-    """Loop axes of which each coordinate is a reduction of its own."""
+    """Loop axes along which separate reductions run."""
     own: int
-    """The loop axis of which a block takes a tile."""
+    """Loop axis of which a block owns a tile."""
     sweep: tuple[int, ...]
-    """The loop axes that are folded."""
+    """Loop axes that are folded."""
     columns: int | None
-    """The loop axis of the other matrix's columns; None for a fold."""
+    """Loop axis of the other matrix's columns; None for a fold."""
     nodes: tuple[WideOperand | Computed | ProductElement, ...]
     roots: tuple[int, ...]
-    """The values, by node; two for a dot of two wide tensors."""
+    """Nodes of the reduced values; two for a dot of two wide tensors."""
     bases: tuple[InnerProduct, ...]
     right: tuple[WideOperand, ...]
     """The other matrix, or its codes and scales."""
     out: tuple[int, ...]
-    """The walk over the output."""
+    """Walk of the output over the loop axes."""
     codes: MadeCodes | None
 
     def extents(self, axes: Sequence[int]) -> list[int]:
-        """Extents of some loop axes."""
+        """Returns the extents of some loop axes."""
         return [self.axes[a] for a in axes]
 
     @property
     def blocks(self) -> int:
-        """Tiles of `OWN` rows in all batches."""
+        """Number of tiles of `OWN` rows in all batches."""
         return prod(self.extents(self.batch)) * -(-self.axes[self.own] // OWN)
 
 
@@ -118,15 +120,15 @@ class WideReductions:
 
     reductions: tuple[Reduction, ...]
     nowhere: frozenset[int]
-    """Ops that need no launch: wide tensors, and what was made of them for the reductions alone."""
+    """Ops that need no launch: wide tensors, and ops that only serve the reductions."""
 
 
 class _Unmatched(Exception):
-    """The op is no reduction that can be computed in tiles."""
+    """Raised if an op is not a reduction that can be computed in tiles."""
 
 
 class _Cut(Exception):
-    """A loop axis runs across two axes of a tensor."""
+    """Raised if a loop axis spans two axes of a tensor and must be split."""
 
     def __init__(self, axis: int, inner: int) -> None:
         super().__init__(axis, inner)
@@ -151,7 +153,7 @@ class _ReductionFinder:
         self.wide: set[int] = set()
 
     def find(self) -> WideReductions:
-        """Starts with all candidates, and removes those that another op reads until none is left."""
+        """Starts with all candidates and removes those that another op reads, until none is left to remove."""
         self.wide = self._candidates()
         while True:
             reductions = self._reductions() if self.wide else {}
@@ -171,8 +173,9 @@ class _ReductionFinder:
     # --- which tensors ----------------------------------------------------------------------------------------
 
     def _candidates(self) -> set[int]:
-        """Products of few terms of which, or of maps of which, maxima are taken; the maps; the products that somebody
-        reads beside these, element by element."""
+        """Returns the candidates: products of few terms whose maxima are taken, directly or through maps; these maps;
+        and products that are read elementwise together with them.
+        """
         taken = {member for group in self.groups for member in group.members - {group.source}}
         large = {
             i for i, op in enumerate(self.program.ops) if op.header.elements >= LEAST_WORDS
@@ -191,7 +194,7 @@ class _ReductionFinder:
             found = self._with_maps(found | beside, large)
 
     def _with_maps(self, found: set[int], large: set[int]) -> set[int]:
-        """These ops and the large maps that read one of them, or a map that does."""
+        """Returns these ops and all large maps that depend on them through maps."""
         found = set(found)
         for i in sorted(large):
             op = self.program.ops[i]
@@ -200,7 +203,7 @@ class _ReductionFinder:
         return found
 
     def _is_in_place(self, reader: int, source: int) -> bool:
-        """True if a reader has no axis along which it repeats its source."""
+        """Returns True if the reader does not broadcast its source."""
         op = self.program.ops[reader]
         extents = (*op.extents, *op.k_extents)
         own = [view.strides for view in op.views if (view.tag, view.index) == (Tag.OP, source)]
@@ -219,8 +222,9 @@ class _ReductionFinder:
         return op.kind == Kind.FOLD or any(view.tag == Tag.OP and view.index in self.wide for view in op.views)
 
     def _with_maxima(self, reductions: dict[int, Reduction]) -> set[int]:
-        """The wide tensors that are connected with one of which maxima are taken: a softmax is computed in tiles, and
-        what only looks like one is not."""
+        """Returns the wide tensors connected with one whose maxima are taken: only a true softmax is computed in
+        tiles.
+        """
         connected = {view.index for i in reductions for view in self.program.ops[i].views if self._is_maximum(i)}
         while True:
             more = set[int]()
@@ -249,7 +253,7 @@ class _ReductionFinder:
         return found
 
     def is_wide(self, view: View) -> bool:
-        """True of a wide tensor, and of the codes of one."""
+        """Returns True for a wide tensor and for the codes of one."""
         if view.tag != Tag.OP:
             return False
         group = self.group_of.get(view.index)
@@ -283,20 +287,20 @@ class _ReductionFinder:
 
 
 class _Match:
-    """One reduction, with its axes cut in one of the possible ways."""
+    """Matches one reduction, with its axes split in one of the possible ways."""
 
     def __init__(self, finder: _ReductionFinder, i: int, cuts: Sequence[Sequence[int]]) -> None:
         self.finder, self.i, self.cuts = finder, i, cuts
         self.op = finder.program.ops[i]
         self.axes = [extent for own in cuts for extent in own]
         self.folded = len(self.axes) - len(cuts[-1])
-        """The first loop axis that is folded."""
+        """Index of the first folded loop axis."""
         self.nodes: list[WideOperand | Computed | ProductElement] = []
         self.known: dict[tuple[int, tuple[int, ...]], int] = {}
         self.bases: list[tuple[int, tuple[WideOperand, ...]]] = []
 
     def fold(self) -> Reduction:
-        """A fold, or a product of floats."""
+        """Returns the reduction for a fold or a float product."""
         views = [(view, self._spread(view.strides)) for view in self.op.views]
         if any(view.tag == Tag.IOTA for view, _ in views):
             raise _Unmatched
@@ -313,7 +317,7 @@ class _Match:
         return self._finish([self._shown(first, walk)], apart[0], (right,))
 
     def codes_by_right(self, own: int) -> Reduction:
-        """A product of codes, of which operand `own` is made of wide values."""
+        """Returns the reduction for a product of codes whose operand `own` is computed from wide values."""
         codes_view, scales_view = self.op.views[own], self.op.views[own + 2]
         group = self.finder.group_of[codes_view.index]
         quant, view = group.op, group.op.views[0]
@@ -348,7 +352,7 @@ class _Match:
         return self._finish([root], apart[0], right, MadeCodes(group, limbs, rows))
 
     def _limbs(self, group: QuantGroup, op: int, scales: bool, width: int) -> tuple[int, ...]:
-        """The limbs that lie side by side in an op's rows."""
+        """Returns the limbs that are side by side in an op's rows."""
         targets = sorted((t for t in group.targets if t.op == op), key=lambda target: target.offset)
         whole = [(k * width, len(targets) * width) for k in range(len(targets))]
         fits = [(t.offset, t.pitch) for t in targets] == whole
@@ -359,17 +363,21 @@ class _Match:
     # --- axes -------------------------------------------------------------------------------------------------
 
     def _spread(self, strides: Sequence[int]) -> tuple[int, ...]:
-        """Strides along the op's axes and the folded one as strides along the loop axes."""
+        """Converts strides along the op's axes and the folded axis to strides along the loop axes."""
         return tuple(
             stride * prod(own[k + 1 :]) for own, stride in zip(self.cuts, strides, strict=True) for k in range(len(own))
         )
 
     def _apart(self, walk: Sequence[int]) -> list[int]:
-        """The loop axes, of those that are not folded, that a tensor does not know."""
+        """Returns the loop axes, except folded ones, along which a tensor is constant."""
         return [a for a in range(self.folded) if self.axes[a] > 1 and walk[a] == 0]
 
     def _coordinates(self, walk: Sequence[int], extents: Sequence[int]) -> list[list[int]]:
-        """For each axis of a tensor that is read from its first word on, what each loop axis adds to its coordinate."""
+        """Returns, for each axis of a tensor read from its first word on, the step of its coordinate along each loop
+        axis.
+
+        Raises _Cut if a loop axis spans two axes of the tensor, _Unmatched if the walk is not a view of it.
+        """
         rows = row_major(extents)
         found = [[0] * len(self.axes) for _ in extents]
         for a, (extent, stride) in enumerate(zip(self.axes, walk, strict=True)):
@@ -392,7 +400,7 @@ class _Match:
         return found
 
     def _through(self, coordinates: Sequence[Sequence[int]], strides: Sequence[int]) -> tuple[int, ...]:
-        """The walk of a view with these strides along axes whose coordinates are given."""
+        """Returns the walk of a view with these strides, given the steps of its coordinates along the loop axes."""
         return tuple(
             sum(stride * own[a] for stride, own in zip(strides, coordinates, strict=True))
             for a in range(len(self.axes))
@@ -401,7 +409,7 @@ class _Match:
     # --- expressions ------------------------------------------------------------------------------------------
 
     def _shown(self, view: View, walk: tuple[int, ...]) -> int:
-        """Returns the node for the values of a view."""
+        """Returns the node of a view's values."""
         if view.tag == Tag.OP and view.index in self.finder.wide:
             if view.offset:
                 raise _Unmatched
@@ -415,7 +423,7 @@ class _Match:
         return len(self.nodes) - 1
 
     def _value(self, i: int, walk: tuple[int, ...]) -> int:
-        """The node of an element of a wide tensor."""
+        """Returns the node of an element of a wide tensor."""
         if (i, walk) in self.known:
             return self.known[i, walk]
         op = self.finder.program.ops[i]
@@ -441,7 +449,7 @@ class _Match:
     def _finish(
         self, roots: Sequence[int], columns: int | None, right: tuple[WideOperand, ...], codes: MadeCodes | None = None
     ) -> Reduction:
-        """The reduction, with the largest axis that a block can take a tile of."""
+        """Returns the reduction, with the largest loop axis that a block can own a tile of."""
         kinds = {self.finder.program.ops[i].is_qdot for i, _ in self.bases}
         if len(kinds) != 1 or len(self.bases) > 2 or any(map(self.finder.is_wide, (p.view for p in right))):
             raise _Unmatched
@@ -449,7 +457,7 @@ class _Match:
             raise _Unmatched
         sweep = tuple(range(self.folded, len(self.axes)))
         outer = [a for a in range(self.folded) if a != columns]
-        # Nothing else but the other matrix may know its columns.
+        # Only the other matrix may vary along its columns.
         if columns is not None and any(own.walk[columns] for own in (*self._places(), *self._reads())):
             raise _Unmatched
         for own in sorted(outer, key=lambda a: -self.axes[a]):
@@ -477,7 +485,9 @@ class _Match:
 
     @staticmethod
     def _side(places: Sequence[WideOperand], own: int, sweep: Sequence[int]) -> int | None:
-        """The operand of a product that does not change along the sweep, where the other one does not along `own`."""
+        """Returns the operand of a product that is constant along the sweep, if the other one is constant along
+        `own`.
+        """
         for side in (0, 1):
             mine, others = places[side::2], places[1 - side :: 2]
             if not any(place.walk[a] for place in mine for a in sweep) and not any(p.walk[own] for p in others):

@@ -1,1 +1,1 @@
-"""The court: what contracts/DisputeGame.sol stores and pays around the rules of a game."""
+"""The dispute game: rules, moves, openings and honest play; twin of contracts/DisputeGame.sol."""

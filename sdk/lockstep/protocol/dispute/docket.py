@@ -1,4 +1,4 @@
-"""The games on one claim in the order of their opening: who shares the prize when it is convicted.
+"""Queue of the games on one claim, in order of opening; it determines who shares the prize of a conviction.
 
 Twin of the lists in contracts/DisputeGame.sol: the same names, the same bounds.
 """
@@ -13,9 +13,9 @@ from lockstep.protocol.dispute.moves import GamePhase
 from lockstep.protocol.types import Address, GameId
 
 SCAN = 8
-"""Games that one verdict looks at, from the earliest that may be live."""
+"""Most games that one verdict examines, from the earliest that may be live."""
 WINNERS = 3
-"""Challengers who share a prize."""
+"""Most challengers that share a prize."""
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,24 @@ class Award:
     winners: tuple[Address, ...]
     """The accounts that share the prize by 2 : 1 : 1, the convicting challenger first."""
     gas: tuple[tuple[Address, int], ...]
-    """Gas that challengers spent on games still open, to be given back in this order."""
+    """Gas to refund to challengers whose games are still open, in this order."""
 
 
 @dataclass
 class Docket:
-    """The games on one claim in the order of their opening, and the index of the first that may still be open."""
+    """The games on one claim in order of opening, with the index of the first that may still be open."""
 
     listed: list[GameId] = field(default_factory=list)
     first_live: int = 0
     """Games before this one are closed."""
 
     def award(self, games: Mapping[GameId, Game], first: Address, spent: int) -> Award:
-        """Computes the prizes of a conviction: `first` convicted, by a game that is closed now or by an equivocation
-        without one; the two earliest other live games share. Games more than SCAN after the earliest live one get
-        nothing, which bounds the cost of a verdict."""
+        """Computes the prizes of a conviction.
+
+        `first` caused it, by a game that is now closed or by an equivocation without a game; the two earliest other
+        live games share the prize. Games more than SCAN after the earliest live one get nothing, which bounds the cost
+        of a verdict.
+        """
         within = [games[id_] for id_ in self.listed[self.first_live : self.first_live + SCAN]]
         live = [game for game in within if game.phase != GamePhase.CLOSED]
         winners = (first, *(game.challenger for game in live[: WINNERS - 1]))

@@ -1,8 +1,8 @@
 """The dispute game's rules: from a claim down to one chunk of arithmetic.
 
-The readable twin of contracts/DisputeGame.sol: the same names, the same order, the same sentences above the guards.
-Everything here is pure: `play(game, move, ...)` gives the next game and the events, or raises `MoveRefused` with the
-name of the Solidity error. What executes an op comes in as an `Arbiter`: the protocol knows no arithmetic.
+The readable twin of contracts/DisputeGame.sol: the same names, the same order, the same sentences above the guards. All
+functions are pure: `play(game, move, ...)` returns the next game and the events, or raises `MoveRefused` with the name
+of the Solidity error. An `Arbiter` executes ops: the protocol itself has no arithmetic.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from lockstep.protocol.types import (
 )
 
 MAX_EXTRA = 30 * 86_400
-"""Seconds that other games add to a clock at most: no game locks a stake for longer."""
+"""Most seconds that other games add to a clock: a limit on how long a game locks a stake."""
 MAX_LEFT = (1 << 24) - 1
-"""Seconds that a clock's field holds: more than the longest clock and MAX_EXTRA."""
+"""Most seconds that a clock's field holds: more than the longest clock plus MAX_EXTRA."""
 LEVELS = 6
-"""Levels that a move goes down at most, but for the first move of TWO_MOVES."""
+"""Most levels that one move descends, except the first move of TWO_MOVES."""
 TWO_MOVES = 13
-"""Levels that two moves go down, with 2^7 and 2^6 nodes."""
+"""Number of levels that two moves descend, with 2^7 and 2^6 nodes."""
 
 NOBODY = Address("0x" + 40 * "0")
 EMPTY = merkle.EMPTY[0]
@@ -50,14 +50,14 @@ NO_TIME = Seconds(0)
 
 
 class MoveRefused(ChainRevert):
-    """A move that the contract reverts; `rule` is the Solidity error's name, `values` its arguments."""
+    """The contract reverts a move; `rule` is the Solidity error's name, `values` its arguments."""
 
     def __init__(self, rule: str, *values: Any) -> None:
         super().__init__(rule, values, described(rule, values), HINTS[rule], f"chain.{rule}")
 
 
 class Arbiter(Protocol):
-    """The executor of ops: numerics in Python, contracts/Arbiter.sol on the chain."""
+    """Executes ops: numerics in Python, contracts/Arbiter.sol on chain."""
 
     def execute(
         self,
@@ -88,12 +88,12 @@ class Arbiter(Protocol):
 
 @dataclass(frozen=True)
 class DisputedClaim:
-    """The market's view of a claim and its job when a game opens on it; field by field the Solidity struct."""
+    """The market's view of a claim and its job when a game opens; field by field the Solidity struct."""
 
     id: ClaimId
     defender: Address
     transitions: int
-    """T."""
+    """T, the number of transitions."""
     body: Body
     """The claim's contents."""
     state_zero: StateRoot
@@ -112,26 +112,26 @@ class DisputedClaim:
     step: Seconds
     bond: Wei
     open_games: int = 0
-    """Games that the defender has open on all of its claims, the new one not counted."""
+    """Number of the defender's open games on all of its claims, without the new one."""
     live: bool = True
     """True if a verdict on the claim still counts."""
     carried: moves.Proof = ()
-    """The words of the claim whose carry is in S_0; none if that is zero."""
+    """The three words of the claim whose carry is in S_0; () if the carry is zero."""
     delegate: Address | None = None
-    """The account that may answer beside the defender, if it named one."""
+    """The account that may also answer for the defender, if it has named one."""
 
     @property
     def trace_root(self) -> TraceRoot:
-        """Over the leaves of S_1 .. S_T."""
+        """Merkle root over the leaves of S_1 .. S_T."""
         return self.body.trace_root
 
     def program_of(self, t: int) -> ProgramRoot:
-        """The Program of transition t."""
+        """Returns the root of the Program of transition t."""
         return self.last_program if t == self.transitions else self.program
 
     def facts(self, t: int, carried: moves.Proof) -> Facts:
-        """Returns the market's facts about transition t, as a game asks for them (JobMarket.factsOf)."""
-        # The market refuses what was not claimed.
+        """Returns the market's facts about transition t, as a game requests them (JobMarket.factsOf)."""
+        # The market reverts if `carried` is not what was claimed.
         if t == 1 and self.carried and carried != self.carried:
             raise MoveRefused("CommitmentMismatch")
         return Facts(
@@ -142,51 +142,62 @@ class DisputedClaim:
 
 @dataclass(frozen=True)
 class Game:
-    """One game: its challenger, then field by field the Solidity struct; `verdict` and `spent` are stored beside it."""
+    """One game: challenger, then field by field the Solidity struct.
+
+    The contract stores `verdict` and `spent` separately.
+    """
 
     challenger: Address
-    """The account that opened the game: not in its words, its id ends with it."""
+    """The account that opened the game; it is the end of the game's id, not one of the stored words."""
     claim: ClaimId
     defender: Address
     size: int = 0
-    """T until a step is defended, the number of ops while G is, then the elements of the op's output."""
+    """Size of the descended tree: T until a step is defended, then the number of ops, then the elements of the op's
+    output.
+    """
     t: int = 0
-    """The transition that is argued about; 0 until it is known."""
+    """The transition in dispute; 0 until it is known."""
     terms: int = 0
-    """K of a fold; 0 for other kinds."""
+    """K, the terms of a fold; 0 for other kinds."""
     node: Digest = EMPTY
-    """The node that the next move answers; of an element that has partials keccak(leaf node, element u64), once posted
-    keccak(words, node that they answer), of a group of them keccak(that, group u64)."""
+    """The node that the next move answers.
+
+    For an element with partials it is keccak(leaf node, element u64); once they are posted keccak(words, that node);
+    for a group of them keccak(that, group u64).
+    """
     statement: Digest = EMPTY
-    """keccak of the statement's bytes; below an op, keccak of that and of the op's descriptor; the claim's trace root
-    until t is known."""
+    """keccak of the statement's bytes; below an op keccak of that and of the op's descriptor; the claim's trace root
+    until t is known.
+    """
     phase: GamePhase = GamePhase.NONE
     rem: int = 0
-    """Levels left below `node` in the tree being descended."""
+    """Levels left below `node` in the descended tree."""
     deadline: Seconds = NO_TIME
-    """The mover's."""
+    """End of the mover's clock."""
     verdict: Verdict = Verdict.NONE
     left_defender: Seconds = NO_TIME
     left_challenger: Seconds = NO_TIME
     word: int = 0
-    """The claimed bits of an element of at most 256 terms, once it is picked, or of the picked group of chunks."""
+    """Claimed bits of the picked element if it has at most 256 terms, or of the picked group of chunks."""
     position: int = 0
-    """The position of `node` in its tree; from ELEMENT on, the flat element."""
+    """Position of `node` in its tree; from phase ELEMENT on the flat element."""
     spent: int = 0
-    """Gas of the challenger's moves so far: the chain's to meter, 0 here."""
+    """Gas of the challenger's moves so far; the chain meters it, so it is 0 here."""
     op: int = 0
-    """The op's position in G."""
+    """Position of the op in G."""
     group: int = 0
-    """The picked group of a fold whose groups have partials."""
+    """The picked group of a fold that has partials of groups."""
     block: int = 0
     """Position in G of the state block's first entry."""
     staged: int = 0
-    """Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
-    was executed: its word, the chunk from bit 32, 1 from bit 248."""
+    """Words of a map's first tensor operands: the k-th in bits 32k and up, their number in bits 248 and up.
+
+    For a fold, one executed chunk: its word, the chunk from bit 32, 1 in bit 248.
+    """
 
     @property
     def standing(self) -> moves.GameState:
-        """The game as movers show it."""
+        """Returns the game's state in the form that movers send."""
         parties = (
             sum(getattr(self, name) << at for name, (at, _) in PARTIES.items()) | int(self.defender, 16) << DEFENDER_AT
         )
@@ -195,18 +206,18 @@ class Game:
 
     @property
     def stored(self) -> tuple[bytes, int, Verdict]:
-        """The word that the contract stores of it: hash of where it stands while it is open, gas, verdict."""
+        """Returns what the contract stores: hash of the state while the game is open, gas, verdict."""
         is_open = self.phase not in (GamePhase.NONE, GamePhase.CLOSED)
         return (self.standing.digest if is_open else bytes(28)), self.spent, self.verdict
 
     @property
     def defender_moves(self) -> bool:
-        """True if the next move is the defender's."""
+        """True if the defender moves next."""
         return self.phase in DEFENDERS
 
     @property
     def mover(self) -> Address:
-        """The account whose turn it is."""
+        """The account that moves next."""
         return self.defender if self.defender_moves else self.challenger
 
 
@@ -215,41 +226,43 @@ TURN = {
     "phase": (0, 8), "rem": (8, 8), "deadline": (16, 40), "left_defender": (56, 24), "left_challenger": (80, 24),
     "word": (104, 32), "position": (136, 32), "op": (168, 16), "group": (184, 8), "block": (192, 32),
 }  # fmt: skip
-"""Fields of a game that share a word: lowest bit, bits (contracts/libraries/GameStates.sol)."""
+"""Fields of a game that share a word: lowest bit and number of bits (contracts/libraries/GameStates.sol)."""
 DEFENDER_AT = 96
-"""The lowest bit of the defender's address in `parties`."""
+"""Lowest bit of the defender's address in `parties`."""
 
 
 def unpacked(word: int, shared: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """The fields that share a word, by name."""
+    """Unpacks the fields that share a word, by name."""
     return {name: word >> at & (1 << bits) - 1 for name, (at, bits) in shared.items()}
 
 
 NO_GAME = Game(NOBODY, NO_CLAIM, NOBODY)
-"""Stands where no game was opened."""
+"""The value for a game that was never opened."""
 
 Played = tuple[Game, tuple[GameEvent, ...]]
 
 
 def game_id(claim: ClaimId, challenger: Address, nonce: int) -> GameId:
-    """The first 96 bits of keccak of the ABI encoding of (claim, challenger, nonce), then the challenger."""
+    """Returns the first 96 bits of keccak of the ABI encoding of (claim, challenger, nonce), then the challenger."""
     account = bytes.fromhex(challenger[2:])
     return GameId(keccak(claim + bytes(12) + account + nonce.to_bytes(32, "big"))[:12] + account)
 
 
 def challenger_of(id_: GameId) -> bytes:
-    """The 20 bytes of the account that opened a game."""
+    """Returns the 20 bytes of the account that opened a game."""
     return id_[12:]
 
 
 def levels(rem: int) -> int:
-    """r: how many levels one move descends; equal parts of at most 6; 13 levels are two moves."""
+    """Returns r, the levels that one move descends: equal parts of at most 6; 13 levels take two moves."""
     parts = 2 if rem == TWO_MOVES else -(-rem // LEVELS)
     return -(-rem // parts) if parts else 0
 
 
 def budget(claim: DisputedClaim, *, defender: bool) -> Seconds:
-    """T, and for the defender tau (one materialised step) for each game already open on any of its claims."""
+    """Returns a clock's seconds: T, and for the defender tau (one materialised step) more for each of its open games on
+    any claim.
+    """
     # INVARIANT: every game that an account defends lengthens its clock in the next: many games starve nobody.
     extra = min(claim.step * claim.open_games, MAX_EXTRA) if defender else 0
     return Seconds(min(claim.clock + extra, MAX_LEFT))
@@ -258,7 +271,7 @@ def budget(claim: DisputedClaim, *, defender: bool) -> Seconds:
 def play(
     game: Game | None, move: Move, sender: Address, now: Seconds, claim: DisputedClaim, arbiter: Arbiter
 ) -> Played:
-    """The game after `move`, with its events. Raises `MoveRefused` where the contract reverts."""
+    """Plays a move; returns the next game with its events. Raises `MoveRefused` where the contract reverts."""
     if isinstance(move, moves.Open):
         return _open(game, move, sender, now, claim)
     if game is None:
@@ -273,7 +286,7 @@ def play(
     if isinstance(move, moves.Resolve):
         return _resolve(game, now, claim)
     rule = _RULES[type(move)]
-    # Where one call serves several phases, any of them is right; the Solidity function takes the current one.
+    # One call may serve several phases; the Solidity function accepts the game's current phase.
     if game.phase not in rule.phases:
         raise MoveRefused("PhaseWrong", game.phase)
     begun = _move(game, sender, now, claim)
@@ -289,7 +302,7 @@ def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, cl
     # INVARIANT: a claim, a challenger and a nonce name one game.
     if game is not None:
         raise MoveRefused("GameExists", game_id(move.claim, sender, move.nonce))
-    # The market refuses what was not claimed (JobMarket.onOpen).
+    # The market reverts if the body is not what was claimed (JobMarket.onOpen).
     if move.body != claim.body:
         raise MoveRefused("CommitmentMismatch")
     # INVARIANT: a game is about one of the claim's transitions, or about all of them (t = 0).
@@ -316,7 +329,7 @@ def _adjacent(game: Game, move: moves.Adjacent, now: Seconds, claim: DisputedCla
 
 
 def _argue(game: Game, claim: DisputedClaim, t: Step, step: moves.Transition, now: Seconds) -> Played:
-    """Fixes what is argued: transition t from `step.prev` to the S_t under the trace leaf that is the node."""
+    """Fixes the dispute to transition t, from `step.prev` to the S_t under the trace leaf `node`."""
     facts = claim.facts(t, step.prev_proof)
     if t == 1:
         # INVARIANT: the first step starts at the state that the contract computes.
@@ -404,7 +417,7 @@ def _post_partials(
 
 
 def partial_count(terms: int, group: int | None) -> int:
-    """Returns the number of partials that a fold posts: its first level (None), or that of its `group`-th group."""
+    """Returns the number of partials that a fold posts: of its first level (None), or of its `group`-th group."""
     chunks = -(-terms // CHUNK)
     if not is_grouped(terms):
         return chunks
@@ -427,7 +440,7 @@ def _pick(game: Game, move: moves.Pick, now: Seconds, claim: DisputedClaim, arbi
 
 
 def _bottom(game: Game, position: int) -> GamePhase:
-    """Returns the phase in which the node at `position` of the descended tree is argued about."""
+    """Returns the phase that disputes the leaf at `position` of the descended tree."""
     if game.phase == GamePhase.TRACE_PICK:
         return GamePhase.ADJACENT if position < game.size else GamePhase.PADDING
     if game.phase == GamePhase.TENSOR_PICK:
@@ -492,8 +505,9 @@ def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: DisputedClai
 
 
 def _executes(game: Game, move: moves.Answer) -> bool:
-    """Returns False for a move that shows an op's operands before the fold's partials, or its group's, are posted, and
-    for one that picks an element which its proof is to pick."""
+    """Returns False for a move that comes too early: operands shown before partials are posted, or an element picked
+    that the proof itself must pick.
+    """
     if game.phase == GamePhase.ELEMENT:
         return (game.terms > CHUNK) == isinstance(move, moves.PickElement)
     if game.phase == GamePhase.PARTIAL_PICK and isinstance(move, moves.Stage | moves.ProveOp):
@@ -502,7 +516,7 @@ def _executes(game: Game, move: moves.Answer) -> bool:
 
 
 def _execution(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[Game, Statement]:
-    """A move that shows an op's operands begins. Where nothing is posted below a leaf, it picks its element, too."""
+    """Begins a move that shows an op's operands. If no partials exist below a leaf, the move also picks the element."""
     # INVARIANT: a game argues about one statement, and below an op about that op.
     if _below(move.context, move.descriptor) != game.statement:
         raise MoveRefused("StatementWrong")
@@ -516,8 +530,9 @@ def _execution(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[Game, Sta
 
 
 def _claimed(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[int, int]:
-    """Returns (word, chunk) as claimed: of the element, or of the chunk that the proof names among the posted words, or
-    of their combination."""
+    """Returns (claimed word, chunk): of the element, of the chunk that the proof names among the posted words, or of
+    their combination.
+    """
     if game.terms <= CHUNK:
         return game.word, 0
     words = _posted(game.node, move.posted)
@@ -536,12 +551,14 @@ def _claimed(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[int, int]:
 
 
 def under(node: Digest, place: int) -> Digest:
-    """The node of what was picked in a leaf, or among partials: an answer to one pick answers no other."""
+    """Returns the node of a pick in a leaf or among partials; each pick has its own node, so that an answer fits only
+    one pick.
+    """
     return keccak(node + place.to_bytes(8, "big"))
 
 
 def _posted(node: Digest, posted: bytes) -> bytes:
-    """Returns the partials in `posted`, without the node that follows them and that they answered."""
+    """Returns the partials in `posted`, without the trailing node that they answered."""
     # INVARIANT: the words are those that were posted.
     if keccak(posted) != node:
         raise MoveRefused("ProofInvalid")
@@ -554,7 +571,7 @@ def _prove_alias(game: Game, move: moves.ProveAlias, now: Seconds, claim: Disput
     # INVARIANT: the state table is the Program's own.
     if merkle.program_root(move.header, statement.ops_root, statement.consts_root) != statement.program:
         raise MoveRefused("ProofInvalid")
-    # Program.decodeHeader: one header, and nothing behind it.
+    # As in Program.decodeHeader: exactly one header, with nothing after it.
     if len(move.header) != h.length:
         raise MoveRefused("DescriptorInvalid")
     named = h.alias(move.header, entry)
@@ -599,7 +616,7 @@ def _convict(game: Game, found: Finding) -> Played:
 
 
 def closed(challenger: Address, claim: ClaimId, verdict: Verdict) -> Game:
-    """All that is known of a game that has ended."""
+    """Returns the record of a game that has ended."""
     return Game(challenger, claim, NOBODY, phase=GamePhase.CLOSED, verdict=verdict)
 
 
@@ -614,7 +631,7 @@ def _close(game: Game, verdict: Verdict) -> Played:
 
 
 def _move(game: Game, sender: Address, now: Seconds, claim: DisputedClaim) -> Game:
-    """A move begins: in time, by the side whose turn it is. Stops its clock."""
+    """Begins a move: checks the time and the mover, and stops the mover's clock."""
     # INVARIANT: a move counts only while the mover's clock runs.
     if now > game.deadline:
         raise MoveRefused("ClockExpired", game.deadline)
@@ -647,7 +664,7 @@ def _require_children(node: Digest, rem: int, children: moves.Proof) -> None:
 
 
 def _require_block(h: HeaderFields, move: moves.Defend) -> None:
-    """S_t stands above the nodes that are shown, or the proof leads from it to the last of them."""
+    """Checks that the shown nodes end in S_t, or that the proof leads from S_t to the last of them."""
     up, shown = h.depth - h.s_out, levels(h.depth)
     _require_length(1 << shown, len(move.children))
     level = min(up, shown)
@@ -685,7 +702,7 @@ def _counted(count: int) -> int:
 
 
 def _below(context: bytes, descriptor: bytes) -> Digest:
-    """The hash of what is argued below an op: that of the statement, then the op's descriptor."""
+    """Returns the hash of a dispute below an op: of the statement's hash and the op's descriptor."""
     return keccak(keccak(context) + descriptor)
 
 

@@ -1,4 +1,4 @@
-"""Honest play: the next move of either side as a pure function of the game, its log and one's own materialised step.
+"""Honest play: computes either side's next move from the game, its log and the player's own materialised step.
 
 opening(...)    whether a claim is wrong, and where to begin
 answer(...)     the defender: opens its own commitments
@@ -27,11 +27,13 @@ from lockstep.protocol.types import StateRoot, TraceRoot
 _E = TypeVar("_E", bound=GameEvent)
 
 STAGED_TERMS = 128
-"""A dot of more terms is executed before its proof: a verdict and 256 of them are more than half a million gas."""
+"""Number of terms from which a dot is executed before its proof: a verdict together with 256 terms costs over half a
+million gas.
+"""
 
 
 class MaterialisedClaim(Protocol):
-    """A claim as one party computed it: the honest one by replay, the defender by what it claimed."""
+    """A claim as one party computed it: the challenger by replay, the defender as claimed."""
 
     @property
     def state_zero(self) -> StateRoot:
@@ -39,18 +41,18 @@ class MaterialisedClaim(Protocol):
 
     @property
     def carried(self) -> moves.Proof:
-        """The words of the claim whose carry is in S_0; none if that is zero."""
+        """The three words of the claim whose carry is in S_0; () if the carry is zero."""
 
     @property
     def trace(self) -> Sequence[StateRoot]:
         """S_1 .. S_T."""
 
     def step(self, t: int) -> MaterialisedStep:
-        """Transition t, from S_{t-1}."""
+        """Materialises transition t, from S_{t-1}."""
 
 
 def trace_levels(trace: Sequence[StateRoot]) -> Levels:
-    """The Merkle levels of a trace: leaf(S_t) at position t - 1."""
+    """Returns the Merkle levels of a trace; leaf(S_t) is at position t - 1."""
     return merkle.levels([merkle.leaf(s) for s in trace])
 
 
@@ -60,10 +62,10 @@ def trace_levels(trace: Sequence[StateRoot]) -> Levels:
 def opening(
     claim: DisputedClaim, own: MaterialisedClaim, published: Sequence[StateRoot] | None, nonce: int
 ) -> moves.Open | None:
-    """The game to open on a claim, or None if it is right.
+    """Returns the move that opens a game on a claim, or None if the claim is right.
 
-    `published` is the list S_1 .. S_T beside the payload, None if it could not be had. A list that is not the claim's
-    trace is no list: the game then starts at the trace root.
+    `published` is the list S_1 .. S_T stored with the payload, None if it is not available. A list whose root is not
+    the claim's is ignored: the game then starts at the trace root.
     """
     if published is not None and (len(published) != claim.transitions or _root(published) != claim.trace_root):
         published = None
@@ -93,7 +95,7 @@ def _transition(own: MaterialisedClaim, t: int, prev_proof: moves.Proof) -> move
 
 
 class GameLog:
-    """A game's events, read in order."""
+    """A game's events, interpreted in order."""
 
     def __init__(self, events: Sequence[GameEvent]) -> None:
         self.events = tuple(events)
@@ -104,7 +106,7 @@ class GameLog:
 
     @cached_property
     def statement(self) -> Statement:
-        """The statement that is argued, with G_t once it is defended. Raises Inconclusive before t is known."""
+        """Returns the disputed statement, with G_t once it is defended. Raises Inconclusive before t is known."""
         argued, defended = self.last(moves.Argued), self.last(moves.Defended)
         if argued is None:
             raise Inconclusive("the game's log does not say yet what is argued", hint="read the log to its end")
@@ -113,7 +115,7 @@ class GameLog:
 
     @cached_property
     def posted(self) -> bytes:
-        """The partials posted last, the node that they answered behind them. Empty before there are any."""
+        """Returns the partials posted last, followed by the node that they answered; empty before any are posted."""
         leaf = self.last(moves.LeafPosted)
         if leaf is None:
             return b""
@@ -130,12 +132,14 @@ class GameLog:
 
     @cached_property
     def children(self) -> moves.Proof:
-        """The nodes of the last reveal."""
+        """Returns the nodes of the last reveal."""
         shown = (moves.Defended, moves.Revealed, moves.TensorRevealed)
         return next((e.children for e in reversed(self.events) if isinstance(e, shown)), ())
 
     def descent(self, depth: int, first: type[GameEvent] | None) -> Iterator[tuple[int, int, moves.Proof]]:
-        """(height, index, children) of each reveal in one tree: the trace (`first` None), G (Defended), a tensor."""
+        """Yields (height, index, children) for each reveal in one tree: the trace (`first` None), G (Defended), or a
+        tensor.
+        """
         begin = 0
         if first is not None:
             begin = next((i for i, e in enumerate(self.events) if isinstance(e, first)), len(self.events))
@@ -150,7 +154,7 @@ class GameLog:
 
 
 def known(own: Levels, depth: int, log: GameLog, first: type[GameEvent] | None) -> Known:
-    """The defender's tree, as far as the log shows it."""
+    """Returns the defender's tree, as far as the log shows it."""
     tree = Known(own, depth)
     for height, index, children in log.descent(depth, first):
         tree.learn(height, index, children)
@@ -161,7 +165,7 @@ def known(own: Levels, depth: int, log: GameLog, first: type[GameEvent] | None) 
 
 
 def answer(game: Game, events: Sequence[GameEvent], own: MaterialisedClaim) -> moves.Answer | None:
-    """The defender's next move, or None if it is not its turn."""
+    """Returns the defender's next move, or None if it is not its turn."""
     log = GameLog(events)
     if game.phase == GamePhase.TRACE_REVEAL:
         return moves.Reveal(game.standing, descendants(trace_levels(own.trace), game.rem, game.position))
@@ -187,7 +191,7 @@ def answer(game: Game, events: Sequence[GameEvent], own: MaterialisedClaim) -> m
 
 def _defend(game: Game, statement: Statement, state: StateRoot, step: MaterialisedStep) -> moves.Defend:
     program, graph = step.program, step.graph
-    # From the state block up to the nodes that are shown, if it lies below them.
+    # Proves from the state block up to the shown nodes, if it is below them.
     up, below = program.depth - program.s_out, program.depth - levels(program.depth) - program.s_out
     proof = merkle.proof(graph, (1 << up) - 1, program.s_out)[: max(below, 0)]
     children = descendants(graph, program.depth, 0)
@@ -203,7 +207,7 @@ def _reveal_tensor(game: Game, statement: Statement, step: MaterialisedStep) -> 
 
 
 def descendants(tree: Levels, height: int, index: int) -> moves.Proof:
-    """The nodes that one reveal shows: all descendants, r levels down, of the node `index` at `height`."""
+    """Returns the nodes that one reveal shows: all descendants, r levels down, of node `index` at `height`."""
     down = levels(height)
     return tuple(merkle.node_at(tree, height - down, (index << down) + i) for i in range(1 << down))
 
@@ -212,7 +216,9 @@ def descendants(tree: Levels, height: int, index: int) -> moves.Proof:
 
 
 def point(game: Game, events: Sequence[GameEvent], own: MaterialisedClaim) -> moves.Answer | None:
-    """The challenger's next move, or None if it is not its turn or nothing differs (there is nothing to prove)."""
+    """Returns the challenger's next move; None if it is not its turn, or if nothing differs and so nothing can be
+    proven.
+    """
     log = GameLog(events)
     if game.phase == GamePhase.TRACE_PICK:
         return _pick(game, log, trace_levels(own.trace))
@@ -274,9 +280,10 @@ def _pick_partial(
 
 
 def combination(game: Game, log: GameLog, statement: Statement, step: MaterialisedStep) -> moves.ProveOp | None:
-    """The proof that the posted partials do not combine to the claimed word, or None before a leaf is posted.
+    """Returns the proof that the posted partials do not combine to the claimed word; None before a leaf is posted.
 
-    It is due where the partials equal one's own: they combine to one's own word, which is another than the claimed one.
+    It applies if the partials equal the player's own: these combine to the player's word, which differs from the
+    claimed one.
     """
     leaf = log.last(moves.LeafPosted)
     if leaf is None:
@@ -305,7 +312,7 @@ def _prove_op(
         if first is None:
             return combination(game, log, statement, step)
         chunk, shown = first, log.posted
-    # What an op reads is made together with its output.
+    # The operands of an op are computed together with its output.
     step.output(game.op)
     at = CHUNK * game.group + chunk if game.terms > CHUNK else 0
     opened = openings.build(step, graph, statement, game.op, element, at, game.staged)

@@ -1,4 +1,4 @@
-"""The moves of the dispute game, with the events that answer them: what is sent to the contract, what its log says.
+"""Moves of the dispute game as sent to the contract, and the events that it logs.
 
 Twin of contracts/interfaces/IDisputeGame.sol. A move's `call` and `arguments(game)` are the contract's function and its
 arguments in order; an event's fields are the log's, without the game's id.
@@ -16,13 +16,13 @@ from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.types import Address, ClaimId, Digest, GameId, ProgramRoot, StateRoot, Step
 
 Proof = tuple[Digest, ...]
-"""Siblings from a node upward."""
+"""Sibling hashes from a node upward."""
 COMBINED = 2**32 - 1
-"""Stands in a chunk's place for the combination of all that were posted."""
+"""Value in place of a chunk's index, for the combination of all posted partials."""
 
 
 class GamePhase(IntEnum):
-    """The move that a game awaits. One number a phase, as in IDisputeGame.sol."""
+    """The move that a game waits for; numbered as in IDisputeGame.sol."""
 
     NONE = 0
     TRACE_REVEAL = 1
@@ -65,8 +65,9 @@ class Verdict(IntEnum):
 
 
 class Wrong(IntEnum):
-    """The kind of fault proved: in an op's element, in an entry of the state block, in a position that must be EMPTY,
-    or by two claims signed for the same work."""
+    """The kind of fault proven: a wrong element of an op, a wrong entry of the state block, a position that must be
+    EMPTY, or two claims signed for the same work.
+    """
 
     OP = 0
     ALIAS = 1
@@ -89,7 +90,7 @@ class GameState(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """The first 224 bits of keccak of its words, which the contract stores of an open game."""
+        """Returns the first 224 bits of keccak of the words; the contract stores it for an open game."""
         words = (word if isinstance(word, bytes) else word.to_bytes(32, "big") for word in self)
         return keccak(b"".join(words))[:28]
 
@@ -99,13 +100,13 @@ class Opening:
     """One verified leaf of an operand."""
 
     header: bytes
-    """dtype u8 ‖ rank u8 ‖ dims u32 each, of the opened tensor."""
+    """Header of the opened tensor: dtype u8 ‖ rank u8 ‖ dims u32 each."""
     data: bytes
-    """One leaf of its contents."""
+    """Bytes of one leaf of the tensor."""
     leaf_proof: Proof
-    """From the leaf to the tensor's tree."""
+    """Proof from the leaf to the tensor's tree."""
     root_proof: Proof
-    """From the tensor root to G (op), S_{t-1} (state), consts_root (constant); empty for the dataset."""
+    """Proof from the tensor root to G (op), S_{t-1} (state) or consts_root (constant); empty for the dataset."""
     leaf_index: int
 
 
@@ -115,14 +116,16 @@ class Transition:
 
     prev: StateRoot
     prev_proof: Proof
-    """leaf(prev) is at position t - 2 of the trace; for t = 1 the words of the claim whose carry is in S_0, if any."""
+    """Proof that leaf(prev) is at position t - 2 of the trace; for t = 1 the words of the claim whose carry is in S_0,
+    if any.
+    """
     header: bytes
     ops_root: Digest
     consts_root: Digest
 
 
 NO_TRANSITION = Transition(StateRoot(bytes(32)), (), b"", Digest(bytes(32)), Digest(bytes(32)))
-"""The transition that `open` carries where t is not known."""
+"""Placeholder of `open` for an unknown transition."""
 
 
 # -- the moves
@@ -131,7 +134,7 @@ NO_TRANSITION = Transition(StateRoot(bytes(32)), (), b"", Digest(bytes(32)), Dig
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Move:
-    """One transaction of a game; its classes are frozen dataclasses."""
+    """One transaction in a game; subclasses are frozen dataclasses."""
 
     call: ClassVar[str] = ""
 
@@ -139,7 +142,7 @@ class Move:
         dataclass(frozen=True)(cls)
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        """The contract function's arguments, in order: the game and the fields, structs as tuples."""
+        """Returns the contract function's arguments in order: the game, then the fields, structs as tuples."""
         return (game, *astuple(self))
 
 
@@ -162,10 +165,10 @@ class Open(Move):
 
 
 class Answer(Move):
-    """A move in a game that is open."""
+    """A move in an open game."""
 
     standing: GameState
-    """The game as it stands."""
+    """The state of the game that the move answers."""
 
 
 class Reveal(Answer):
@@ -232,7 +235,7 @@ class PostPartials(Answer):
 
     call = "postPartials"
     words: bytes
-    """Big-endian, 4 bytes each."""
+    """The partials as big-endian words of 4 bytes each."""
 
 
 class PickPartial(Answer):
@@ -241,7 +244,7 @@ class PickPartial(Answer):
     call = "pickPartial"
     i: int
     posted: bytes
-    """The posted partials, the node that they answered behind them."""
+    """The posted partials, followed by the node that they answered."""
 
 
 class _Execution(Answer):
@@ -249,11 +252,15 @@ class _Execution(Answer):
 
     descriptor: bytes
     chunk: int
-    """The chunk's index among the posted partials, or COMBINED; in phase ELEMENT the word's in the leaf; else 0."""
+    """The chunk's index among the posted partials, or COMBINED; in phase ELEMENT the word's index in the leaf;
+    else 0.
+    """
     posted: bytes
-    """The posted partials, the node that they answered behind them; in phase ELEMENT the posted leaf; else empty."""
+    """The posted partials, followed by the node that they answered; in phase ELEMENT the posted leaf; else empty."""
     openings: tuple[Opening, ...]
-    """Openings of the element or chunk; of a combination that is the element the posted leaf, as the data of one."""
+    """Openings of the element or chunk; for a combination that is the element, one opening with the posted leaf as its
+    data.
+    """
     context: bytes
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
@@ -261,13 +268,13 @@ class _Execution(Answer):
 
 
 class Stage(_Execution):
-    """The challenger opens the next tensor operands of a map, for `ProveOp` to find."""
+    """The challenger opens the next tensor operands of a map, for a later `ProveOp`."""
 
     call = "stage"
 
 
 class ProveOp(_Execution):
-    """The challenger has the picked element or chunk executed."""
+    """The challenger lets the contract execute the picked element or chunk."""
 
     call = "proveOp"
 
@@ -278,7 +285,7 @@ class ProveAlias(Answer):
     call = "proveAlias"
     context: bytes
     header: bytes
-    """The Program's."""
+    """The header of the Program."""
     value: Digest
     proof: Proof
 
@@ -301,10 +308,10 @@ class Resolve(Answer):
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class GameEvent:
-    """One log entry of a game; its classes are frozen dataclasses."""
+    """One log entry of a game; subclasses are frozen dataclasses."""
 
     said: ClassVar[tuple[str, ...]] = ()
-    """The fields that the contract logs beside the game as it then stands, which says the others."""
+    """Fields that the contract logs in addition to the game's state, which contains the others."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
@@ -320,7 +327,7 @@ class Opened(GameEvent):
 
 
 class Argued(GameEvent):
-    """t is known from here on; `node` is the leaf of S_t in the trace."""
+    """The transition t is known from here on; `node` is the leaf of S_t in the trace."""
 
     said = ("statement",)
     t: Step
@@ -363,7 +370,7 @@ class ElementPicked(GameEvent):
     element: int
 
     def word(self, leaf: bytes) -> int:
-        """The claimed word, in the leaf that was posted."""
+        """Returns the claimed word in the posted leaf."""
         at = 4 * (self.element % LEAF_ELEMENTS)
         return int.from_bytes(leaf[at : at + 4], "little")
 
@@ -382,37 +389,37 @@ class Staged(GameEvent):
     """Some tensor operands of the picked element are known."""
 
     staged: int
-    """As in the game."""
+    """The same value as `Game.staged`."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The claimed value, the contract's own, and the place where they differ."""
+    """The claimed value, the contract's own, and where they differ."""
 
     wrong: Wrong
     program: ProgramRoot
     t: int
     position: int
-    """The position of the op in G, of the entry in the state block, or of the padding leaf in its tree."""
+    """Position of the op in G, of the entry in the state block, or of the padding leaf in its tree."""
     element: int
     chunk: int
-    """Counted over the whole fold; COMBINED if what is wrong is how the partials combine."""
+    """Index over the whole fold; COMBINED if the combination of the partials is wrong."""
     claimed_bits: Digest
     contract_bits: Digest
 
     @property
     def one_chunk(self) -> int | None:
-        """The chunk that is wrong; None if only the combination of the partials is."""
+        """Returns the index of the wrong chunk; None if only the combination of the partials is wrong."""
         return None if self.chunk == COMBINED else self.chunk
 
     @property
     def claimed_word(self) -> int:
-        """The claimed value of an op's element."""
+        """Returns the claimed value of an op's element."""
         return int.from_bytes(self.claimed_bits[-4:], "big")
 
     @property
     def contract_word(self) -> int:
-        """The contract's value of it."""
+        """Returns the contract's value of an op's element."""
         return int.from_bytes(self.contract_bits[-4:], "big")
 
 

@@ -1,9 +1,9 @@
 """The openings of an op's element: the leaves of its operands, proven against the committed roots.
 
-One rule on two sides. The challenger builds the openings from a materialised step, with `Known` in the place of its own
-G, because what is argued is the *defender's*; the Arbiter (here `OpenedOperands`, twin of
-contracts/libraries/Openings.sol) verifies them. `touched` is the order that both follow: operand by operand, one for
-each 1 KiB leaf, lowest leaf first; a leaf that several reads share is opened for the first of them alone.
+The challenger builds the openings from a materialised step, with `Known` in place of its own G, because the
+*defender's* G is in dispute. The Arbiter (here `OpenedOperands`, twin of contracts/libraries/Openings.sol) verifies
+them. Both follow the order of `touched`: operand by operand, one opening for each 1 KiB leaf, lowest leaf first; a leaf
+shared by several reads is opened once, for the first.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from lockstep.protocol.types import Digest
 Levels = Sequence[Sequence[Digest]]
 
 DATASET = -1
-"""The operand number that a draw's one read has: it names no operand."""
+"""Operand number of a draw's only read, which is not an operand of the op."""
 
 STAGED_BYTES = 4 * LEAF_BYTES
-"""A map that reads more bytes of leaves than these opens half of them before its proof."""
+"""Bytes of leaves above which a map opens half of its operands before its proof."""
 _COUNT_AT = 248
 _WORDS = (1 << _COUNT_AT) - 1
 
@@ -39,7 +39,7 @@ _WORDS = (1 << _COUNT_AT) - 1
 
 
 class CommittedTensor(Protocol):
-    """A tensor with the tree over its leaves, as a game opens it."""
+    """A tensor with the Merkle tree over its leaves, to be opened in a game."""
 
     @property
     def header(self) -> TensorHeader:
@@ -54,7 +54,7 @@ class CommittedTensor(Protocol):
 
 
 class MaterialisedStep(Protocol):
-    """One transition with everything that the game may ask of it; tensors may be made on demand."""
+    """One transition with everything that a game may request; tensors may be computed on demand."""
 
     @property
     def program(self) -> Program:
@@ -62,24 +62,27 @@ class MaterialisedStep(Protocol):
 
     @property
     def prev(self) -> Levels:
-        """Levels over the entries of S_{t-1}: 2^s_in tensor roots, Z_0 where EMPTY."""
+        """Merkle levels over the entries of S_{t-1}: 2^s_in tensor roots, Z_0 where EMPTY."""
 
     @property
     def graph(self) -> Levels:
-        """Levels over the 2^D leaves of G_t."""
+        """Merkle levels over the 2^D leaves of G_t."""
 
     def output(self, op: int) -> CommittedTensor:
-        """The output of an op."""
+        """Returns the output of an op."""
 
     def state(self, entry: int) -> CommittedTensor:
-        """A tensor of S_{t-1}."""
+        """Returns a tensor of S_{t-1}."""
 
     def dataset(self) -> CommittedTensor:
         """Returns the job's dataset, which only a draw reads."""
 
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
-        """One level of a fold of more than 256 terms, as a game shows it: the words of its chunks, or of its groups of
-        256 chunks if the chunks are more than 512 (`group` None), or of the chunks of its `group`-th group."""
+        """Returns one level of partials, as words, of a fold with more than 256 terms.
+
+        With `group` None these are its chunks, or, if there are more than 512, its groups of 256 chunks; otherwise the
+        chunks of its `group`-th group.
+        """
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Contents:
 
     header: TensorHeader
     data: bytes | memoryview = field(repr=False)
-    """Little-endian row-major words."""
+    """Little-endian words, row-major."""
 
     @cached_property
     def levels(self) -> Levels:
@@ -102,10 +105,10 @@ class Contents:
 
 @dataclass
 class Known:
-    """The defender's tree as the challenger knows it: its own, except where the defender has shown something else.
+    """The defender's tree as the challenger knows it: its own tree, except for nodes that the defender has shown.
 
-    Left of the picked path the two trees are equal; on it and right of it every sibling was revealed. So every position
-    left of the path has a proof in the defender's tree.
+    Left of the picked path both trees are equal; on the path and right of it every sibling was revealed. Every position
+    left of the path therefore has a proof in the defender's tree.
     """
 
     own: Levels
@@ -113,7 +116,9 @@ class Known:
     shown: dict[tuple[int, int], Digest] = field(default_factory=dict)
 
     def learn(self, height: int, index: int, children: Sequence[Digest]) -> None:
-        """`children` are all descendants, some levels down, of the node `index` at `height` above the leaves."""
+        """Records the children of node `index` at `height` above the leaves: all of its descendants some levels
+        down.
+        """
         level = list(children)
         down = ceil_log2(len(level))
         for k in range(height - down, height + 1):
@@ -122,12 +127,12 @@ class Known:
             level = [merkle.node(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
 
     def at(self, height: int, index: int) -> Digest:
-        """Returns the defender's node if it was shown, otherwise the own one."""
+        """Returns the defender's node if it was shown, otherwise the challenger's own."""
         shown = self.shown.get((height, index))
         return shown if shown is not None else merkle.node_at(self.own, height, index)
 
     def proof(self, index: int) -> tuple[Digest, ...]:
-        """Siblings of leaf `index`, upward."""
+        """Returns the siblings of leaf `index`, upward."""
         return tuple(self.at(k, (index >> k) ^ 1) for k in range(self.depth))
 
 
@@ -135,7 +140,7 @@ class Known:
 
 
 def coordinates(op: Op, element: int) -> list[int]:
-    """The output's coordinates of a flat element, row-major, then a 0 for each k axis."""
+    """Returns the output's coordinates of a flat element, row-major, then a 0 for each k axis."""
     coords = []
     for extent in reversed(op.extents):
         element, at = divmod(element, extent)
@@ -144,12 +149,12 @@ def coordinates(op: Op, element: int) -> list[int]:
 
 
 def flat(view: View, coords: Sequence[int]) -> int:
-    """offset + sum of stride x coordinate."""
+    """Returns offset + sum of stride x coordinate."""
     return view.offset + sum(s * c for s, c in zip(view.strides, coords, strict=True))
 
 
 def chunk_terms(op: Op, chunk: int) -> range:
-    """The terms of a fold's chunk."""
+    """Returns the indices of the terms in a fold's chunk."""
     return range(CHUNK * chunk, min(CHUNK * (chunk + 1), op.k_terms))
 
 
@@ -160,7 +165,7 @@ def group_terms(op: Op, last: int) -> range:
 
 
 def drawn_row(statement: Statement, j: int) -> int:
-    """The dataset row of the draw's j-th sequence (p0 counted in)."""
+    """Returns the dataset row of the draw's j-th sequence, with p0 added to j."""
     packed = struct.pack(">4I", statement.round, statement.slot, statement.t, j & 0xFFFFFFFF)
     return int.from_bytes(keccak(statement.seed + packed), "big") % statement.dataset_rows
 
@@ -168,13 +173,16 @@ def drawn_row(statement: Statement, j: int) -> int:
 def touched(
     op: Op, element: int, chunk: int, statement: Statement, word: Callable[[int, int], int]
 ) -> Iterator[tuple[int, int]]:
-    """(operand, leaf) of every opening in order. `word(operand, flat)` reads an operand whose leaf was yielded."""
+    """Yields (operand, leaf) of every opening in order.
+
+    `word(operand, flat)` reads an operand whose leaf was yielded before.
+    """
     coords = coordinates(op, element)
     if op.kind == Kind.DRAW:
         row, column = drawn_row(statement, op.p0 + coords[0]), coords[1]
         yield DATASET, (row * statement.row_length + column) // CHUNK
     elif op.is_qdot:
-        # A group of codes lies in one leaf.
+        # A group of codes is within one leaf.
         for j, view in enumerate(op.views):
             yield j, flat(view, [*coords[:-1], chunk]) // CHUNK
     elif op.kind in (Kind.FOLD, Kind.QUANT):
@@ -203,7 +211,7 @@ def touched(
 
 
 def part_of(op: Op, coords: Sequence[int]) -> tuple[int, list[int]]:
-    """concat: the part that holds the element, and the coordinates inside it."""
+    """Returns, for a concat, the part that holds the element and the coordinates inside that part."""
     inside = list(coords)
     for j, size in enumerate(op.sizes):
         if inside[op.p0] < size:
@@ -213,14 +221,14 @@ def part_of(op: Op, coords: Sequence[int]) -> tuple[int, list[int]]:
 
 
 def immediate(view: View, position: int, statement: Statement) -> int:
-    """iota: the position itself; context: one of the words round, slot, t."""
+    """Returns the word of an immediate source: for iota the position itself, for context the round, slot or t."""
     if view.tag == Tag.IOTA:
         return position & 0xFFFFFFFF
     return (statement.round, statement.slot, statement.t)[position]
 
 
 def word_of(leaf: bytes, position: int) -> int:
-    """The little-endian word at flat element `position` of the leaf that holds it."""
+    """Returns the little-endian word at flat element `position`, from the leaf that holds it."""
     return int(struct.unpack_from("<I", leaf, 4 * (position % CHUNK))[0])
 
 
@@ -236,9 +244,10 @@ def build(
     chunk: int,
     staged: int = 0,
 ) -> tuple[Opening, ...]:
-    """The openings of one element or chunk, proven in the defender's G and in what both agree on.
+    """Builds the openings of one element or chunk, proven in the defender's G and in the data on which both sides
+    agree.
 
-    `staged`: what the game has of a map's first operands already.
+    `staged` has the words of a map's first operands that the game already knows.
     """
     op = step.program.ops[op_index]
 
@@ -256,7 +265,7 @@ def build(
 
 
 def _key(op: Op, operand: int) -> tuple[int, int]:
-    """Returns what an operand reads: (tag, index)."""
+    """Returns the source of an operand: (tag, index)."""
     if operand == DATASET:
         return DATASET, 0
     view = op.views[operand]
@@ -296,7 +305,7 @@ def staged_count(staged: int) -> int:
 
 
 def staged_chunk(chunk: int, word: int) -> int:
-    """`Game.staged` of a fold, one chunk of which was executed."""
+    """Returns `Game.staged` for a fold with one executed chunk."""
     return 1 << _COUNT_AT | chunk << 32 | word
 
 
@@ -304,7 +313,7 @@ def staged_chunk(chunk: int, word: int) -> int:
 
 
 class OpeningWrong(Reverted, Mismatch):
-    """An opening that the Arbiter refuses; `rule` is the Solidity error's name, `values` its arguments."""
+    """The Arbiter refuses an opening; `rule` is the Solidity error's name, `values` its arguments."""
 
     def __init__(self, rule: str, *values: int) -> None:
         hint = "open the operands of this element, in order, against the defender's roots"
@@ -347,15 +356,15 @@ class OpenedOperands:
             raise OpeningWrong("OpeningsWrong", len(openings))
 
     def word(self, tag: Tag, index: int, position: int) -> int:
-        """The word at flat element `position` of a source that was opened there."""
+        """Returns the word at flat element `position` of an opened source."""
         return self._word(int(tag), index, position)
 
     def drawn(self, position: int) -> int:
-        """The word at flat element `position` of the dataset."""
+        """Returns the word at flat element `position` of the dataset."""
         return self._word(DATASET, 0, position)
 
     def _unstaged(self, reads: Iterator[tuple[int, int]], element: int, staged: int) -> Iterator[tuple[int, int]]:
-        """The reads that need openings; a map's first ones may have been staged, one word each."""
+        """Yields the reads that need openings; a map's first reads may be staged already, one word each."""
         for k in range(staged_count(staged)) if self.op.kind == Kind.MAP else ():
             read = next(reads, None)
             if read is None:
@@ -395,7 +404,7 @@ class OpenedOperands:
         return header
 
     def _place(self, opening: Opening, operand: int) -> tuple[bytes, int, int]:
-        """(root, position, depth) of the tree that the operand is opened against."""
+        """Returns (root, position, depth) of the tree against which the operand is opened."""
         s, h = self.statement, self.statement.fields
         if operand == DATASET:
             # INVARIANT: the dataset is an i32 tensor of dims (rows, row length), as the job says.
@@ -414,8 +423,9 @@ class OpenedOperands:
 
 
 def stage(statement: Statement, op_index: int, op: Op, element: int, openings: Sequence[Opening], staged: int) -> int:
-    """The words of a map's next tensor operands at `element`, until the openings are used, added to those staged
-    before."""
+    """Adds the words of a map's next tensor operands at `element` to those staged before, as far as the openings
+    suffice.
+    """
     # INVARIANT: only a map's operands are staged.
     if op.kind != Kind.MAP:
         raise OpeningWrong("OpUnknown", int(op.kind))

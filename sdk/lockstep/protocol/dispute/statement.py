@@ -1,4 +1,4 @@
-"""The statement: what a game argues about, as the packed bytes whose keccak the contract stores.
+"""The statement in dispute, as packed bytes whose keccak the contract stores.
 
 Twin of contracts/libraries/Statement.sol, field by field.
 """
@@ -18,7 +18,7 @@ PROGRAM_AT, HEAD_AT, END = 212, 244, 259
 
 @dataclass(frozen=True)
 class Statement:
-    """Transition t of a claim: from `prev`, by this Program, with this data and randomness."""
+    """The disputed transition t of a claim: from `prev`, by this Program, with this data and randomness."""
 
     prev: StateRoot
     """S_{t-1}."""
@@ -39,7 +39,7 @@ class Statement:
     """The fixed fields of the Program's header, 15 bytes."""
 
     def encode(self) -> bytes:
-        """The bytes that movers send as `context`."""
+        """Returns the bytes that movers send as `context`."""
         return b"".join(
             (
                 self.prev, self.graph, self.ops_root, self.consts_root, self.dataset_root, self.seed,
@@ -50,7 +50,7 @@ class Statement:
 
     @staticmethod
     def decode(data: bytes) -> Statement:
-        """The inverse of `encode`; raises Mismatch if the bytes are fewer, or more."""
+        """Parses the bytes of `encode`. Raises Mismatch if there are fewer or more."""
         if len(data) != END:
             raise Mismatch(f"a statement of {len(data)} bytes", hint="read the game's events again")
         roots = [Digest(data[32 * i : 32 * i + 32]) for i in range(6)]
@@ -66,5 +66,5 @@ class Statement:
 
     @cached_property
     def fields(self) -> HeaderFields:
-        """The parsed fields of the header."""
+        """Parses the fields of the header."""
         return HeaderFields.decode(self.head)

@@ -1,1 +1,1 @@
-"""The market as functions: State, Block, Call -> State, events. Twin of the contracts around JobMarket.sol."""
+"""The market as pure functions (State, Block, Call) -> (State, events). Twin of the contracts around JobMarket.sol."""

@@ -1,10 +1,11 @@
-"""Demands for data that cannot be had. Twin of contracts/Availability.sol: same names, order and sentences.
+"""Demands for unavailable data (availability challenges). Twin of contracts/Availability.sol: same names, order and
+sentences.
 
     demand  Open -> Answered | Missing | Closed
 
-A payload is demanded while receipts are given: the asker names four of its leaves, the next block four more, and
-whoever has them posts them. A row of the dataset is demanded at any time. `payload_answer` and `row_answer` are the
-answerer's side.
+A payload is demanded while receipts are given: the demander names four of its leaves, the next block's hash four more,
+and anyone who has these leaves posts them. A row of the dataset may be demanded at any time. `payload_answer` and
+`row_answer` build answers.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from lockstep.protocol.reverts import overflow, revert
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
 
 LEAVES = 8
-"""The leaves of a payload that a demand names: the asker chooses half of them, the beacon the other half."""
+"""Leaves that a demand for a payload names: the demander chooses half of them, the beacon the other half."""
 WANTED = 4
-"""The leaves of a demand that its asker names."""
+"""Leaves that the demander chooses."""
 CARRY = 1
-"""`row` of a demand for the carry that a claim starts from."""
+"""Value of `row` in a demand for the carry that a claim starts from."""
 ORDINAL_BITS, NUMBER_BITS = 24, 40
-"""The bits that name a leaf in `wanted`: its tensor's number among those that are not EMPTY, and its own number."""
+"""Bits of a leaf's name in `wanted`: the tensor's number among those that are not EMPTY, and the leaf's number."""
 
 
 def payload_demand_id(claim: ClaimId, n: int) -> Digest:
-    """keccak(abi.encode("payload", claim, n))."""
+    """Returns keccak(abi.encode("payload", claim, n))."""
     return _demand_id("payload", claim, n)
 
 
 def row_demand_id(job: JobId, row: int) -> Digest:
-    """keccak(abi.encode("row", job, row))."""
+    """Returns keccak(abi.encode("row", job, row))."""
     return _demand_id("row", job, row)
 
 
@@ -59,7 +60,7 @@ def unavailable(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted
 
 
 def carry_unavailable(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted: int) -> Digest:
-    """The same of the carry that a slot's claim starts from: a game of one move."""
+    """Demands, as `unavailable`, the carry that a slot's claim starts from; the demand counts as a game of one move."""
     # INVARIANT: a carry is demanded of who starts from it.
     if not d.claims[claim_id_of(d, job, r, slot)].carries:
         raise revert("NoCarry", slot)
@@ -85,8 +86,9 @@ def _demand(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted: in
 
 
 def _set_until(d: Draft, asked: Asked, p: JobParams | None, what: int) -> Seconds:
-    """Returns the time until which an answer counts; sets `asked.until`, until which it keeps the claim in the
-    merge."""
+    """Returns the time until which an answer counts; sets `asked.until`, until which an answer keeps the claim in the
+    merge.
+    """
     deadline = Seconds(d.block.time + (p.windows.answer_seconds if p else 0))
 
     asked.until = deadline
@@ -96,7 +98,7 @@ def _set_until(d: Draft, asked: Asked, p: JobParams | None, what: int) -> Second
 
 
 def keep_seed(d: Draft, sender: Address, demand: Digest) -> None:
-    """Keeps the word that names a demand's leaves, as long as the chain knows its block."""
+    """Stores the random word that names a demand's leaves, while the chain still knows the beacon block's hash."""
     asked_for = _open(d, demand)
     if d.seeds[demand] != ZERO:
         raise revert("AlreadyDone")
@@ -112,7 +114,10 @@ def keep_seed(d: Draft, sender: Address, demand: Digest) -> None:
 
 
 def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, shown: Sequence[Shown]) -> None:
-    """Posts the leaves; about their gas to the slot's worker, out of the bond, of which the rest returns."""
+    """Posts the demanded leaves.
+
+    Pays the slot's worker about their gas out of the bond; the rest of the bond is returned.
+    """
     asked_for = _open(d, demand)
     claim = ClaimId(asked_for.subject)
     c = d.claims[claim]
@@ -142,9 +147,11 @@ def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, sh
 
 
 def settle(d: Draft, sender: Address, demand: Digest) -> None:
-    """After the deadline: the payload is missing, the bond returns; of a carry, the claim is convicted."""
+    """Settles a demand after its deadline: the payload counts as missing and the bond is returned; for a carry the
+    claim is convicted.
+    """
     asked_for = _expired(d, demand)
-    # A row's demand is `void_for_row`'s: it belongs to no claim.
+    # A demand for a row belongs to no claim; `void_for_row` settles it.
     if asked_for.beacon == 0:
         raise revert("DemandClosed", demand)
     asked = d.asked.edit(ClaimId(asked_for.subject))
@@ -162,7 +169,7 @@ def settle(d: Draft, sender: Address, demand: Digest) -> None:
 
 
 def _is_game(d: Draft, asked_for: Demand) -> bool:
-    """A demand for a carry is a game, as long as its claim is neither void nor convicted."""
+    """Returns True for a demand for a carry, which counts as a game while its claim is neither void nor convicted."""
     return asked_for.row == CARRY and live(d, ClaimId(asked_for.subject))
 
 
@@ -170,7 +177,7 @@ def _is_game(d: Draft, asked_for: Demand) -> bool:
 
 
 def demand_row(d: Draft, sender: Address, job: JobId, row: int) -> Digest:
-    """Demands a row of the dataset; locks a game's bond and the gas of posting its leaves."""
+    """Demands a row of the dataset; locks a game's bond plus the gas of posting the row's leaves."""
     # INVARIANT: rows are demanded of a job that goes on.
     if not _goes_on(d, job):
         raise revert("WrongJobStatus", job)
@@ -192,8 +199,10 @@ def demand_row(d: Draft, sender: Address, job: JobId, row: int) -> Digest:
 
 
 def answer_row(d: Draft, sender: Address, job: JobId, row: int, tree: Digest, begin: int, rows: Sequence[Row]) -> None:
-    """Posts a part of the row's leaves, from the one numbered `begin` on; the sender has committed to this very call.
-    Every part is paid at once: 60 % of its share of the bond to who posts it."""
+    """Posts a part of the row's leaves, from number `begin` on; the sender must have committed to this exact call.
+
+    Each part is paid at once: 60 % of its share of the bond goes to the sender.
+    """
     demand = row_demand_id(job, row)
     asked_for = _open(d, demand)
     precommitted.require_committed(d, "Availability", sender)
@@ -231,7 +240,9 @@ def answer_row(d: Draft, sender: Address, job: JobId, row: int, tree: Digest, be
 
 
 def void_for_row(d: Draft, sender: Address, job: JobId, row: int) -> None:
-    """After the deadline: the job is void, the rest of the bond returns, and who demanded the row is the prover."""
+    """Voids the job after the deadline of a row's demand: the rest of the bond is returned, and the demander counts as
+    the prover.
+    """
     demand = row_demand_id(job, row)
     asked_for = _expired(d, demand)
     goes_on = _goes_on(d, job)
@@ -255,20 +266,20 @@ def commit(d: Draft, sender: Address, digests: Sequence[Digest]) -> None:
 
 
 def seed_of(s: Reader, block: Block, demand: Digest) -> Digest:
-    """The word that names the leaves of a payload's demand."""
+    """Returns the random word that names the leaves of a payload's demand."""
     beacon = s.demands[demand].beacon
     # INVARIANT: nobody who demands or answers knows the leaves before the demand stands.
     if block.number <= beacon:
         raise revert("TooEarly", beacon + 1)
     if s.seeds[demand] != ZERO:
         return s.seeds[demand]
-    # A hash that the EVM has forgotten is zero for everybody: the demand's own id, new at its time, names the leaves
-    # then.
+    # For a block hash that the EVM has forgotten it is zero; then the demand's own id, unknown before the demand, names
+    # the leaves.
     return keccak(demand + block.hash_of(beacon))
 
 
 def row_bond_of(s: Reader, job: JobId, row: int) -> Wei:
-    """Returns the bond that the asker of a row locks now."""
+    """Returns the bond that a demander of a row must lock now."""
     p = s.params[job]
     if p is None:
         raise overflow()
@@ -308,8 +319,9 @@ def _emit(d: Draft, name: str, *values: object) -> None:
 
 
 def _require_shown(wanted: int, seed: Digest, state: bytes, code: Code, shown: Sequence[Shown], carry: bool) -> None:
-    """Each of the leaves that the asker and the seed name, under the claim's last state: of its payload or of its
-    carry."""
+    """Checks each leaf that the demander and the seed name, under the claim's last state: of its payload or of its
+    carry.
+    """
     header = ProgramHeader.decode(code.header)
     places = named_leaves(wanted, seed, header, carry)
     # INVARIANT: a demand names eight leaves, of a payload without tensors none.
@@ -327,8 +339,11 @@ def _require_shown(wanted: int, seed: Digest, state: bytes, code: Code, shown: S
 
 
 def named_leaves(wanted: int, seed: Digest, header: ProgramHeader, carry: bool = False) -> list[tuple[int, int]]:
-    """(entry, number) of each leaf: an entry that `encode` puts out, and a number whose remainder by its leaves is the
-    leaf. The entries are those of the payload, the first half of the last state, or of the carry, the second."""
+    """Returns (entry, number) of each leaf; the leaf's index is the number modulo the entry's leaves.
+
+    Entries are those that `encode` outputs: of the payload (first half of the last state) or of the carry (second
+    half).
+    """
     half = len(header.outputs) // 2
     part = range(half, 2 * half) if carry else range(half)
     entries = [k for k in part if header.outputs[k].kind != Alias.EMPTY_KIND]
@@ -337,7 +352,7 @@ def named_leaves(wanted: int, seed: Digest, header: ProgramHeader, carry: bool =
 
 
 def _named(wanted: int, seed: Digest, i: int) -> tuple[int, int]:
-    """The tensor's number and the leaf's, neither reduced yet."""
+    """Returns the tensor's number and the leaf's number before they are reduced modulo their counts."""
     # INVARIANT: half of the leaves are what the asker lacks, the others nobody's choice.
     if i < WANTED:
         packed = wanted >> (ORDINAL_BITS + NUMBER_BITS) * i & (1 << ORDINAL_BITS + NUMBER_BITS) - 1
@@ -347,7 +362,7 @@ def _named(wanted: int, seed: Digest, i: int) -> tuple[int, int]:
 
 
 def pack_wanted(leaves: Sequence[tuple[int, int]], salt: bytes) -> int:
-    """Packs `wanted` of `unavailable`: up to four (tensor, leaf) that the asker lacks, the rest drawn from a salt."""
+    """Packs `wanted` of `unavailable`: up to four (tensor, leaf) that the demander lacks; a salt fills the rest."""
     drawn = int.from_bytes(keccak(salt), "big")
     width = ORDINAL_BITS + NUMBER_BITS
     for i, (ordinal, number) in enumerate(leaves[:WANTED]):
@@ -364,7 +379,7 @@ def _tensor(header: ProgramHeader, entry: int, code: Code, s: Shown) -> TensorHe
         return Op.decode(s.descriptor).header
     tensor = header.inputs[alias.index]
     if tensor is None:
-        # The rank of EMPTY, less one: a Program that names it is void.
+        # The rank byte of EMPTY reads as -1; a Program that names such an entry is void.
         raise overflow()
     return tensor
 
@@ -376,7 +391,7 @@ def _require_length(tensor: TensorHeader, at: int, leaf: bytes) -> None:
 
 
 def leaves_of_row(p: JobParams, row: int) -> list[int]:
-    """The leaves of the dataset that hold a row."""
+    """Returns the leaves of the dataset that hold a row."""
     start = row * p.role.row_length
     return list(range(start // LEAF_ELEMENTS, (start + p.role.row_length - 1) // LEAF_ELEMENTS + 1))
 
@@ -387,7 +402,7 @@ def leaves_of_row(p: JobParams, row: int) -> list[int]:
 def payload_answer(
     wanted: int, seed: Digest, program: Program, tensors: Callable[[int], memoryview], carry: bool = False
 ) -> tuple[Shown, ...]:
-    """The leaves that a demand names; `tensors(entry)` gives the contents of each entry that is a tensor."""
+    """Returns the leaves that a demand names; `tensors(entry)` returns the contents of an entry that is a tensor."""
     header = ProgramHeader.decode(program.header)
     layout = program.output_layout
     roots = [
@@ -416,7 +431,7 @@ def payload_answer(
 
 
 def row_answer(p: JobParams, data: bytes | memoryview, row: int) -> tuple[Digest, tuple[Row, ...]]:
-    """(tree, leaves) of a row, from the dataset's contents."""
+    """Returns (tree, leaves) of a row, from the dataset's contents."""
     levels = merkle.data_levels(data)
     view = memoryview(data).cast("B")
     rows = tuple(

@@ -1,4 +1,4 @@
-"""Blocks, calls and events: what goes into a transition and what comes out of it."""
+"""Blocks, calls and events: inputs and outputs of a state transition."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 from lockstep.protocol.types import Address, Seconds
 
 HASH_BLOCKS = 256
-"""The EVM's blockhash knows this many blocks."""
+"""Number of recent blocks whose hash the EVM's blockhash returns."""
 MAX_UINT = (1 << 256) - 1
 
 
 @dataclass(frozen=True)
 class Block:
-    """The block that an act is in."""
+    """The block in which a call executes."""
 
     number: int
     time: Seconds
     hashes: Mapping[int, bytes] = field(default_factory=dict)
-    """The hashes of earlier blocks; none older than HASH_BLOCKS is asked for."""
+    """Hashes of earlier blocks; none older than HASH_BLOCKS is needed."""
     base_fee: int = 0
     """Wei per gas."""
 
     def hash_of(self, number: int) -> bytes:
-        """Returns `blockhash`: zero for a block that the EVM does not know."""
+        """Returns `blockhash`: zero for a block that the EVM has forgotten."""
         return self.hashes[number] if 0 < self.number - number <= HASH_BLOCKS else bytes(32)
 
 
@@ -34,16 +34,16 @@ class MarketCall:
     """One function call of one contract."""
 
     contract: str
-    """Its name: JobMarket, StakeVault, DisputeGame, Witnesses, Availability, Validator or TestToken."""
+    """The contract's name: JobMarket, StakeVault, DisputeGame, Witnesses, Availability, Validator or TestToken."""
     function: str
-    """Its name in the ABI."""
+    """The function's name in the ABI."""
     sender: Address
     arguments: tuple[Any, ...] = ()
     """The arguments, in the ABI's order; a struct is the dataclass of its name, an array a sequence."""
     data: bytes = b""
-    """The transaction's data, selector included: what precommitted acts are bound to, and what a move's bytes cost."""
+    """The transaction's data, selector included: precommitted calls are bound to it, and its bytes cost gas."""
     gas: int = 0
-    """Gas between the begin and the end of a challenger's move, as the chain meters it; the intrinsic gas apart."""
+    """Gas of a challenger's move as the chain meters it, without intrinsic gas."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Emitted:
     """One log entry that a call emitted."""
 
     contract: str
-    """The emitter's name."""
+    """The emitting contract's name."""
     name: str
     values: tuple[Any, ...]
     """The values, in the ABI's order."""

@@ -1,7 +1,7 @@
-"""The games as stored, their bonds and their gas. Twin of contracts/DisputeGame.sol around the rules of `game.py`.
+"""Stores games, bonds and gas around the rules of `game.py`. Twin of contracts/DisputeGame.sol.
 
-A move is looked up, played by the pure rules, written, emitted; a game that closes hands its verdict to the market. Gas
-is the chain's to meter: it comes in with the call.
+Each move is looked up, played by the pure rules, written and emitted; a closing game reports its verdict to the market.
+The chain meters gas, so it is an argument of the call.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from lockstep.protocol.types import (
 )
 
 TRANSACTION_GAS, BYTE_GAS, ZERO_GAS = 21_000, 16, 4
-"""Gas of a transaction before its first instruction, of a byte of its data, and of one that is zero."""
+"""Gas of a transaction before its first instruction, of a nonzero byte of its data, and of a zero byte."""
 MAX_SPENT = (1 << 24) - 1
-"""Gas that a game counts at most."""
+"""Most gas that a game counts."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work that a worker signs a claim for: slot, attempt, seed and base."""
+    """The work for which a worker signs a claim: slot, attempt, seed and base."""
 
     job: JobId
     round: int
@@ -113,7 +113,7 @@ def open_(
 
 
 def move(d: Draft, sender: Address, id_: GameId, made: moves.Answer) -> None:
-    """Every move of a game that is open."""
+    """Makes a move in an open game."""
     played = d.games[id_]
     if played.phase == GamePhase.NONE:
         raise revert("PhaseWrong", GamePhase.NONE)
@@ -122,7 +122,7 @@ def move(d: Draft, sender: Address, id_: GameId, made: moves.Answer) -> None:
     if after.phase == GamePhase.CLOSED:
         found, *_ = events
         _log(d, id_, (found,))
-        # Counted in what is given back, and gone with the rest of the game.
+        # The gas is included in the refund, and the rest of the game is deleted.
         _spend(d, id_)
         return _close(d, id_, Verdict.FRAUD)
     d.games[id_] = after
@@ -154,7 +154,7 @@ def equivocate(d: Draft, sender: Address, work: Work, a: Signed, b: Signed) -> N
 
 
 def _digest_of(d: Draft, work: Work, said: Signed) -> Digest:
-    """Returns the digest of a claim that its worker signs: EIP-712, in the domain of the market."""
+    """Returns the EIP-712 digest of a claim, in the market's domain, that its worker signs."""
     parts = (
         work.job, work.round, work.attempt, work.slot, work.seed, work.base, said.trace_root, said.transitions,
         said.out, said.out2,
@@ -191,8 +191,7 @@ def _close(d: Draft, id_: GameId, verdict: Verdict) -> None:
 
 
 def _award(d: Draft, claim: ClaimId, t: int, first: Address, spent: vault.Refund) -> None:
-    """The claim is wrong: the prize is `first`'s and the two earliest other live games', who are given their gas back,
-    too."""
+    """Convicts a claim: `first` and the two earliest other live games share the prize, and get their gas back."""
     docket, games = _docket(d, claim)
     award = docket.award(games, first, spent.amount)
     refunds = [spent, *(vault.Refund(account, gas) for account, gas in award.gas[1:])]
@@ -231,7 +230,7 @@ class _Asked(DisputedClaim):
 
 
 def _asked(d: Draft, claim: ClaimId, terms: GameTerms, body: Body) -> DisputedClaim:
-    """The claim that a game is opened on."""
+    """Returns the claim on which a game opens."""
     return _Asked(
         claim, terms.defender, terms.transitions, body, NO_STATE, _NO_PROGRAM, _NO_PROGRAM, NO_SEED, 0, 0,
         TensorRoot(ZERO), 0, 0, terms.clock_seconds, terms.step_seconds, terms.bond,
@@ -244,10 +243,10 @@ _NO_BODY = Body(TraceRoot(ZERO), NO_STATE, NO_STATE)
 
 
 def _stored(d: Draft, g: Game) -> DisputedClaim:
-    """The claim of a game that was opened."""
+    """Returns the claim of a stored game."""
     transitions = d.claims[g.claim].transitions
     delegate = d.delegate_of[g.defender]
-    # `adjacent` is argued under the trace root, which the statement is until then.
+    # Before `adjacent` is played, the statement is the trace root.
     said = replace(_NO_BODY, trace_root=TraceRoot(g.statement))
     return _Asked(
         g.claim, g.defender, transitions, said, NO_STATE, _NO_PROGRAM, _NO_PROGRAM, NO_SEED, 0, 0,
@@ -263,18 +262,20 @@ def _spend(d: Draft, id_: GameId) -> None:
 
 
 def _metered(d: Draft, before: int) -> int:
-    """Gas of a call, and of what was spent before it."""
+    """Returns the gas of a call plus the gas spent before it."""
     return min(before + TRANSACTION_GAS + data_gas(d.data) + d.gas, MAX_SPENT)
 
 
 def data_gas(data: bytes) -> int:
-    """Gas of a transaction's data."""
+    """Returns the gas of a transaction's data."""
     # INVARIANT: nobody is refunded more for a call's data than it costs: zeros behind the arguments earn nothing.
     return BYTE_GAS * len(data) - (BYTE_GAS - ZERO_GAS) * data.count(0)
 
 
 def _log(d: Draft, id_: GameId, events: tuple[moves.GameEvent, ...]) -> None:
-    """Each with the game as the move leaves it, and what that does not say; a conviction leaves none."""
+    """Emits each event with the game's state after the move and the fields that the state lacks; a conviction leaves no
+    state.
+    """
     for event in events:
         if isinstance(event, moves.Convicted):
             d.emit("DisputeGame", "Convicted", id_, event.claim, event.finding)

@@ -1,7 +1,7 @@
-"""The effects of the market's events on jobs, rounds and slots' claims: one table for all who fold them.
+"""Effects of the market's events on jobs, rounds and slots' claims: one table for every reader of events.
 
-The ledger (`market/ledger.py`) and the coordinator's rows (`coordinator/projections.py`) follow it; what only one of
-them keeps is written there.
+The ledger (`market/ledger.py`) and the coordinator's rows (`coordinator/projections.py`) both apply it, and add what
+only one of them stores.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ class Effect:
     """The change that an event makes."""
 
     state: JobStatus | Phase | ClaimStatus
-    """The state from then on of the job, the round, or the claim in the slot: its type says of which."""
+    """New status of the job, the round, or the slot's claim; its type tells which of them."""
     kept: tuple[str, ...] = ()
-    """The arguments that it holds from then on, by these names."""
+    """Names of the event's arguments that the record stores."""
     claims: Mapping[ClaimStatus, ClaimStatus] = field(default_factory=dict)
-    """The changes of the round's claims; a revealed one is accepted if the round's mask names its slot."""
+    """Status changes of the round's claims; a revealed claim is accepted if the round's mask names its slot."""
 
     def said(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that are kept."""
+        """Returns the arguments that the record stores."""
         return {name: args[name] for name in self.kept}
 
     def becomes(self, status: ClaimStatus, named: bool) -> ClaimStatus:
-        """The status that a claim of the round has afterwards; `named`: its slot is in the round's mask."""
+        """Returns the new status of a claim in the round; `named` states that the round's mask has its slot."""
         after = self.claims.get(status, status)
         left_out = after is ClaimStatus.ACCEPTED is not status and not named
         return ClaimStatus.EXCLUDED if left_out else after
@@ -53,7 +53,7 @@ EFFECTS: Mapping[type[events.Logged], Effect] = {
     events.Frozen: Effect(Phase.MERGING, ("merge_in", "mask"), _FREEZE),
     events.Merged: Effect(Phase.LEAD),
     events.RoundFinal: Effect(Phase.FINAL, claims=dict.fromkeys(_JUDGED, ClaimStatus.FINAL)),
-    # With a seed the freeze has said what each claim is.
+    # If the round has a seed, its freeze has already decided each claim.
     events.RoundFailed: Effect(Phase.FAILED, claims={ClaimStatus.JOINED: ClaimStatus.VOID}),
     events.RoundVoid: Effect(
         Phase.VOID, claims={each: ClaimStatus.VOID for each in ClaimStatus if each is not ClaimStatus.CONVICTED}
@@ -62,4 +62,4 @@ EFFECTS: Mapping[type[events.Logged], Effect] = {
     events.Committed: Effect(ClaimStatus.COMMITTED, ("commitment",)),
     events.Revealed: Effect(ClaimStatus.REVEALED, ("trace_root", "out", "out2", "trace_cid", "payload_cid")),
 }
-"""By event. Those that are not here change no state, or one that depends on more than the event."""
+"""Effects by event. Events not listed change no status, or one that depends on more than the event."""

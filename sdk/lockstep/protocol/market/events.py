@@ -1,7 +1,7 @@
-"""The contracts' events, typed: a class for each one that a party acts on, fields in the ABI's order.
+"""Typed events of the contracts: one class for each event that a party reacts to, with fields in the ABI's order.
 
-A game's moves are logged as `protocol.dispute.moves` has them; of DisputeGame here are the ends alone. A test holds the
-fields equal to the ABI.
+`protocol.dispute.moves` has the events of a game's moves; of DisputeGame's events this module has only those that open
+and end a game. A test compares the fields with the ABI.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from lockstep.protocol.types import (
 )
 
 EVENTS: dict[tuple[str, str], type[Logged]] = {}
-"""By contract and event."""
+"""Event classes by (contract, event)."""
 
 
 @dataclass_transform(frozen_default=True)
 class Logged:
-    """One event of one contract; its classes are frozen dataclasses."""
+    """One event of one contract; subclasses are frozen dataclasses."""
 
     contract: ClassVar[str]
     event: ClassVar[str]
-    """Its name in Solidity: the class's own, unless two contracts have one."""
+    """The event's name in Solidity: the name of the class, unless two contracts have such an event."""
 
     def __init_subclass__(cls, contract: str, event: str = "") -> None:
         cls.contract, cls.event = contract, event or cls.__name__
@@ -57,7 +57,7 @@ class Attested(Logged, contract="JobMarket"):
 
 
 class Backed(Logged, contract="JobMarket"):
-    """A merge is staked on by the rounds after it."""
+    """A merge covers the pay of more later rounds."""
 
     job: JobId
     round: int
@@ -65,7 +65,7 @@ class Backed(Logged, contract="JobMarket"):
 
 
 class Committed(Logged, contract="JobMarket"):
-    """A slot's claim is fixed."""
+    """A slot's claim is committed, not yet revealed."""
 
     job: JobId
     round: int
@@ -85,7 +85,7 @@ class Convicted(Logged, contract="JobMarket"):
 
 
 class Frozen(Logged, contract="JobMarket"):
-    """The payloads that a round merges are decided."""
+    """The payloads that a round merges are fixed."""
 
     job: JobId
     round: int
@@ -94,7 +94,7 @@ class Frozen(Logged, contract="JobMarket"):
 
 
 class JobCancelled(Logged, contract="JobMarket"):
-    """The requester starts no new rounds."""
+    """The requester cancelled the job: no new rounds start."""
 
     job: JobId
     refunded: Wei
@@ -120,14 +120,14 @@ class JobDone(Logged, contract="JobMarket"):
 
 
 class JobVoid(Logged, contract="JobMarket"):
-    """A job that breaks a rule ends."""
+    """A job was proven invalid and ends."""
 
     job: JobId
     prover: Address
 
 
 class Joined(Logged, contract="JobMarket"):
-    """A slot has a worker."""
+    """A worker took a slot."""
 
     job: JobId
     round: int
@@ -136,7 +136,7 @@ class Joined(Logged, contract="JobMarket"):
 
 
 class Left(Logged, contract="JobMarket"):
-    """A slot is free again."""
+    """A worker gave its slot back."""
 
     job: JobId
     round: int
@@ -145,7 +145,7 @@ class Left(Logged, contract="JobMarket"):
 
 
 class Merged(Logged, contract="JobMarket"):
-    """A round's merge is claimed."""
+    """A round's merge was claimed."""
 
     job: JobId
     round: int
@@ -167,7 +167,7 @@ class Paid(Logged, contract="JobMarket"):
 
 
 class Revealed(Logged, contract="JobMarket"):
-    """A slot's claim is public."""
+    """A slot's claim was revealed."""
 
     job: JobId
     round: int
@@ -182,7 +182,7 @@ class Revealed(Logged, contract="JobMarket"):
 
 
 class Carried(Logged, contract="JobMarket"):
-    """A claim that was just revealed starts from the carry of its worker's claim in the round before."""
+    """A claim just revealed starts from the carry of its worker's claim in the previous round."""
 
     job: JobId
     round: int
@@ -198,7 +198,7 @@ class RosterClosed(Logged, contract="JobMarket"):
 
 
 class RoundFailed(Logged, contract="JobMarket"):
-    """A round came to nothing."""
+    """A round failed."""
 
     job: JobId
     round: int
@@ -222,7 +222,7 @@ class RoundStarted(Logged, contract="JobMarket"):
 
 
 class RoundVoid(Logged, contract="JobMarket"):
-    """A round rested on a merge that was convicted."""
+    """A round was voided because it is based on a convicted merge."""
 
     job: JobId
     round: int
@@ -230,7 +230,7 @@ class RoundVoid(Logged, contract="JobMarket"):
 
 
 class Sealed(Logged, contract="JobMarket"):
-    """The round's seed is drawn."""
+    """The round's seed is fixed."""
 
     job: JobId
     round: int
@@ -241,7 +241,7 @@ class Sealed(Logged, contract="JobMarket"):
 
 
 class BondTaken(Logged, contract="StakeVault"):
-    """A challenger lost its game."""
+    """A challenger lost its game; its bond was taken."""
 
     key: Digest
     account: Address
@@ -251,14 +251,14 @@ class BondTaken(Logged, contract="StakeVault"):
 
 
 class Credited(Logged, contract="StakeVault"):
-    """An account has something to withdraw."""
+    """An account was credited tokens to withdraw."""
 
     account: Address
     amount: Wei
 
 
 class Delegated(Logged, contract="StakeVault"):
-    """Another key may sign receipts."""
+    """An account named a delegate, which may sign receipts and answer games for it."""
 
     account: Address
     delegate: Address
@@ -272,14 +272,14 @@ class Deposited(Logged, contract="StakeVault"):
 
 
 class Escrowed(Logged, contract="StakeVault"):
-    """A requester's tokens came in."""
+    """A requester's tokens were taken into escrow."""
 
     from_: Address
     amount: Wei
 
 
 class Locked(Logged, contract="StakeVault"):
-    """Stake backs a claim, a bond or an enrolment."""
+    """Stake or a bond was locked for a claim, a game or an enrolment."""
 
     key: Digest
     account: Address
@@ -287,21 +287,21 @@ class Locked(Logged, contract="StakeVault"):
 
 
 class NodeRegistered(Logged, contract="StakeVault"):
-    """An account's home is known by this key."""
+    """An account registered the node key of its home."""
 
     account: Address
     key: Digest
 
 
 class OwnerProposed(Logged, contract="StakeVault"):
-    """An account is offered to another owner."""
+    """Ownership of an account was offered to another owner."""
 
     account: Address
     owner: Address
 
 
 class OwnerSet(Logged, contract="StakeVault"):
-    """An account's money leaves the vault to this address alone."""
+    """An account has an owner, the only address to which its money leaves the vault."""
 
     account: Address
     owner: Address
@@ -387,7 +387,7 @@ class AuditDrawn(Logged, contract="Witnesses"):
 
 
 class AuditOpened(Logged, contract="Witnesses"):
-    """Witnesses will be drawn for a round."""
+    """Witnesses will be drawn for a round, once the beacon's block exists."""
 
     audit: AuditId
     job: JobId
@@ -403,7 +403,7 @@ class AuditSkipped(Logged, contract="Witnesses"):
 
 
 class CommitsEnded(Logged, contract="Witnesses"):
-    """No more verdicts are committed."""
+    """The time to commit verdicts has ended."""
 
     audit: AuditId
     commit_ends: Seconds
@@ -411,7 +411,7 @@ class CommitsEnded(Logged, contract="Witnesses"):
 
 
 class DutyClosed(Logged, contract="Witnesses"):
-    """A witness is paid, or gave up its stake."""
+    """A duty ended: its witness was paid, fined or slashed, or neither."""
 
     audit: AuditId
     i: int
@@ -421,7 +421,7 @@ class DutyClosed(Logged, contract="Witnesses"):
 
 
 class DutyDrawn(Logged, contract="Witnesses"):
-    """A witness has a slot to look at."""
+    """A witness was assigned a slot to check."""
 
     audit: AuditId
     i: int
@@ -431,7 +431,7 @@ class DutyDrawn(Logged, contract="Witnesses"):
 
 
 class Enrolled(Logged, contract="Witnesses"):
-    """A witness may be drawn."""
+    """A witness enrolled and may be drawn."""
 
     job: JobId
     account: Address
@@ -439,14 +439,14 @@ class Enrolled(Logged, contract="Witnesses"):
 
 
 class Retired(Logged, contract="Witnesses"):
-    """A witness is drawn no more."""
+    """A witness retired and is not drawn any more."""
 
     job: JobId
     account: Address
 
 
 class TracePublished(Logged, contract="Witnesses"):
-    """A slot's list of state roots is named."""
+    """The owner of a slot published its list of state roots."""
 
     job: JobId
     round: int
@@ -501,7 +501,7 @@ class RowDemanded(Logged, contract="Availability"):
 
 
 class RowPosted(Logged, contract="Availability"):
-    """A part of a row is on chain."""
+    """A part of a row was posted on chain."""
 
     demand: Digest
     index: int

@@ -11,10 +11,10 @@ from lockstep.protocol.jobs import Body, Claim, JobParams, Reveal, word
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seed, StateRoot
 
 HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
-"""Half the order of secp256k1, rounded down: of the two signatures s and -s, OpenZeppelin's ECDSA takes the lower."""
+"""Half the order of secp256k1, rounded down: OpenZeppelin's ECDSA accepts only the lower of the signatures s and -s."""
 
 REMEMBERED_IDS = 1 << 14
-"""Ids are asked for again at every look."""
+"""Number of cached ids: every poll needs the same ids again."""
 
 
 def spec_hash(params: JobParams) -> Digest:
@@ -23,23 +23,23 @@ def spec_hash(params: JobParams) -> Digest:
 
 
 def job_id(chain_id: int, market: Address, requester: Address, nonce: int, params: JobParams) -> JobId:
-    """keccak(abi.encode(chainId, market, requester, nonce, specHash))."""
+    """Returns keccak(abi.encode(chainId, market, requester, nonce, specHash))."""
     return JobId(keccak(word(chain_id) + word(market) + word(requester) + word(nonce) + spec_hash(params)))
 
 
 @lru_cache(REMEMBERED_IDS)
 def claim_id(job: JobId, r: int, attempt: int, slot: int) -> ClaimId:
-    """keccak(abi.encode(JobId, round, attempt, slot)); a merge's slot is MERGE_SLOT."""
+    """Returns keccak(abi.encode(JobId, round, attempt, slot)); a merge's slot is MERGE_SLOT."""
     return ClaimId(keccak(job + word(r) + word(attempt) + word(slot)))
 
 
 def seed(block_hash: bytes, job: JobId, r: int, attempt: int) -> Seed:
-    """keccak(abi.encode(blockhash(seedBlock), JobId, round, attempt))."""
+    """Returns keccak(abi.encode(blockhash(seedBlock), JobId, round, attempt))."""
     return Seed(keccak(word(block_hash) + job + word(r) + word(attempt)))
 
 
 def commitment(claim: ClaimId, worker: Address, opened: Reveal) -> Digest:
-    """keccak(abi.encode(ClaimId, worker, traceRoot, out, out2, carries, nonce))."""
+    """Returns keccak(abi.encode(ClaimId, worker, traceRoot, out, out2, carries, nonce))."""
     said = opened.body
     parts = (claim, worker, said.trace_root, said.out, said.out2, opened.carries, opened.nonce)
     return keccak(b"".join(word(part) for part in parts))
@@ -64,7 +64,10 @@ CLAIM_TYPE = {
         {"name": "out2", "type": "bytes32"},
     ]
 }
-"""The EIP-712 struct. Two signatures over one (job, round, attempt, slot) with different roots are an equivocation."""
+"""The EIP-712 struct of a claim.
+
+Two signatures over one (job, round, attempt, slot) with different roots are an equivocation.
+"""
 
 _DOMAIN = [
     {"name": "name", "type": "string"},
@@ -76,13 +79,13 @@ _DOMAIN_TYPE = b"EIP712Domain(string name,string version,uint256 chainId,address
 
 
 def domain(chain_id: int, market: Address) -> dict[str, Any]:
-    """The EIP-712 domain of one market on one chain."""
+    """Returns the EIP-712 domain of one market on one chain."""
     return {"name": "Lockstep", "version": "1", "chainId": chain_id, "verifyingContract": market}
 
 
 @lru_cache(REMEMBERED_IDS)
 def audit_id(job: JobId, r: int, attempt: int) -> AuditId:
-    """keccak(abi.encode(JobId, round, attempt))."""
+    """Returns keccak(abi.encode(JobId, round, attempt))."""
     return AuditId(keccak(job + word(r) + word(attempt)))
 
 
@@ -90,13 +93,13 @@ RECEIPT_TYPE = "Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint2
 
 
 def receipt_hash(chain_id: int, market: Address, job: JobId, r: int, attempt: int, who: int, mask: int) -> Digest:
-    """The digest that a receipt signs."""
+    """Returns the digest that the signature of a receipt covers."""
     said = job + word(r) + word(attempt) + word(who) + word(mask)
     return _typed(chain_id, market, keccak(keccak(RECEIPT_TYPE.encode()) + said))
 
 
 def typed_data(chain_id: int, market: Address, claim: Claim, body: Body, seed: Seed, base: StateRoot) -> dict[str, Any]:
-    """The full message for eth_signTypedData: {types, primaryType, domain, message}."""
+    """Returns the full message for eth_signTypedData: {types, primaryType, domain, message}."""
     return {
         "types": {"EIP712Domain": _DOMAIN, **CLAIM_TYPE},
         "primaryType": "Claim",
@@ -117,7 +120,7 @@ def typed_data(chain_id: int, market: Address, claim: Claim, body: Body, seed: S
 
 
 def typed_hash(chain_id: int, market: Address, claim: Claim, body: Body, seed: Seed, base: StateRoot) -> Digest:
-    """The digest that is signed: keccak(0x1901 ‖ domain separator ‖ struct hash), EIP-712 section "encode"."""
+    """Returns the signed digest keccak(0x1901 ‖ domain separator ‖ struct hash), EIP-712 section "encode"."""
     message = typed_data(chain_id, market, claim, body, seed, base)["message"]
     return claim_digest(chain_id, market, [message[field["name"]] for field in CLAIM_TYPE["Claim"]])
 
@@ -130,7 +133,7 @@ def claim_digest(chain_id: int, market: Address, values: Sequence[bytes | int | 
 
 
 def separator(name: str, chain_id: int, contract: Address) -> Digest:
-    """The hash of an EIP-712 domain, of version 1."""
+    """Returns the hash of an EIP-712 domain with version 1."""
     return keccak(keccak(_DOMAIN_TYPE) + keccak(name.encode()) + keccak(b"1") + word(chain_id) + word(contract))
 
 

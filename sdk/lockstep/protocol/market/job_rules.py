@@ -1,4 +1,4 @@
-"""Floors and ceilings of a job's parameters: a job that passes can be trained, judged and paid within block gas.
+"""Bounds on a job's parameters: a job within them can be trained, judged and paid within block gas.
 
 Twin of contracts/libraries/JobRules.sol.
 """
@@ -15,52 +15,56 @@ from lockstep.protocol.types import Seconds, Wei
 
 MAX_SLOTS = 64
 MAX_WITNESSES = 64
-"""Speakers have bits: the slots, then the witnesses."""
+"""Most witnesses of a round: a word has bits for all slots and then for all witnesses."""
 MAX_LEAD = 16
 MAX_DEPTH = 24
 MAX_STEPS = 1 << 24
 MAX_ROW = 1 << 18
-"""Words of a dataset's row: its leaves fit seventeen parts, and the gas of all blocks of a few minutes."""
+"""Most words in a dataset's row, so that its leaves fit seventeen parts, and the gas of all blocks of a few minutes."""
 PART = 64
-"""Leaves of a row that one transaction posts: below 128 KiB in the deepest dataset."""
+"""Most leaves of a row in one transaction, so that it stays below 128 KiB for the deepest dataset."""
 PART_TRANSACTIONS = 2
-"""Transactions that post a part, one after the other: its commitment, then the part."""
+"""Consecutive transactions that post a part: its commitment, then the part."""
 MIN_CLOCK = Seconds(60)
 """The shortest clock on any chain."""
 ONE_SECOND = Seconds(1)
 GAME_MOVES = 16
-"""Moves of one side in the longest game: 5 reveals of a trace, 3 of a graph, 4 of a tensor, leaf, 2 of partials, the
-first."""
+"""Most moves of one side in a game: 5 reveals of a trace, 3 of a graph, 4 of a tensor, one leaf, 2 of partials, and the
+first.
+"""
 CLOCK_STEPS = 4
-"""A clock holds this many materialised steps: games on one's own claim lock nobody's stake for long."""
+"""Least number of materialised steps in a clock, so that games on one's own claim cannot lock others' stake for
+long.
+"""
 MERGE_SLOTS = 2
-"""A merge's stake is at most this many slot's stakes: who can work can merge."""
+"""Most slot stakes in a merge's stake, so that an account that can work can also merge."""
 SLOT_WITNESSES = 2
-"""A slot's stake is more than this many times its witnesses' stakes: who convicts itself to take them along loses more
-than half of its own."""
+"""A slot's stake exceeds this multiple of its witnesses' stakes: a worker that convicts itself to slash its witnesses
+loses more than half of its own stake.
+"""
 AUDIT_WINDOWS = 3
-"""Windows of an audit: witnesses commit, owners publish their traces, witnesses reveal ..."""
+"""Number of windows in an audit: witnesses commit, owners publish their traces, witnesses reveal."""
 AUDIT_REVEAL_WINDOWS = 2
-"""... the last two of them after the commitments."""
+"""Number of these windows after the commitments."""
 LEAVE_PARTS = 2
-"""A slot is given back in the first of this many parts of the join window."""
+"""A slot may be given back during the first of this many parts of the join window."""
 MAX_WINDOW = Seconds(30 * 86_400)
 MAX_LOCK = Wei((1 << 88) - 1)
-"""The highest amount that a lock's field holds."""
+"""Largest amount that a lock's field holds."""
 
 
 @dataclass(frozen=True)
 class ChainTimes:
-    """The times that a deployment promises of its chain; jobs whose clocks are too short for them are refused."""
+    """Times that a deployment promises for its chain; jobs with clocks too short for them are refused."""
 
     inclusion: Seconds = ONE_SECOND
-    """Within which the chain takes a transaction that nobody censors."""
+    """Time in which the chain includes a transaction that is not censored."""
     censor: Seconds = NEVER
-    """For how long somebody may hold one back."""
+    """Longest time for which a transaction can be censored."""
 
     @property
     def clock_floor(self) -> Seconds:
-        """The shortest clock: each move of a game in its time, and one of them held back."""
+        """Returns the shortest clock: time to include each move of a game, one of them censored."""
         return Seconds(max(MIN_CLOCK, GAME_MOVES * self.inclusion + self.censor))
 
 
@@ -74,7 +78,7 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
     dearest = prices.dearest_row_bond(pricing.bond, pricing.gas_price, row_leaves(role.row_length))
     answer_seconds = max(least, answer_floor(role.row_length, chain.inclusion))
     bounds: list[tuple[str, bool, str]] = [
-        # Of what may come, jobs of today have one role whose payloads are merged, and start from the merge just before.
+        # Jobs of today have one role whose payloads are merged, and start from the previous merge.
         ("roles", len(p.roles) == 1 and role.merged, "one role, and it is merged"),
         ("baseLag", p.schedule.base_lag == 1, "base_lag is 1"),
         ("inbox", role.inbox_role == 0 and role.inbox_lag == 0, "inbox_role and inbox_lag are 0"),
@@ -201,15 +205,15 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
 
 
 def claim_witnesses(role: Role) -> int:
-    """The most witnesses of one claim."""
+    """Returns the most witnesses of one claim."""
     return -(-role.witnesses // max(1, role.min_slots))
 
 
 def row_leaves(row_length: int) -> int:
-    """The most leaves that hold words of one row."""
+    """Returns the most leaves that hold words of one row."""
     return (row_length + LEAF_ELEMENTS - 2) // LEAF_ELEMENTS + 1
 
 
 def answer_floor(row_length: int, inclusion: Seconds) -> Seconds:
-    """The least time in which the longest answer can be posted: a commitment and its part, one after the other."""
+    """Returns the time to post the longest answer: parts one after the other, each with its commitment."""
     return Seconds(PART_TRANSACTIONS * inclusion * (-(-row_leaves(row_length) // PART)))

@@ -1,5 +1,6 @@
-"""The part of a slot's state that every step computes anew, without the clock; one leaf of it shows a replay
-(docs/protocol.md, section 7). Twin of contracts/libraries/Moving.sol; `leaf_of` is the witness's side.
+"""Selects one leaf of the part of a slot's state that every step recomputes (without the clock); knowing it shows that
+a witness has replayed (docs/protocol.md, section 7). Twin of contracts/libraries/Moving.sol; `leaf_of` is the witness's
+side.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from lockstep.protocol.types import Digest, StateRoot
 
 @dataclass(frozen=True)
 class LeafPlace:
-    """The place of a leaf in a state."""
+    """Position of a leaf in a state."""
 
     entry: int
-    """The tensor's, in the state."""
+    """Index of the tensor in the state."""
     at: int
-    """The leaf, in the tensor."""
+    """Index of the leaf in the tensor."""
     tensor: TensorHeader
 
 
 def place_of(header: ProgramHeader, word: int) -> LeafPlace | None:
-    """The leaf of the moving part that a word names: counted through its tensors in order, modulo what there is. None
-    where nothing moves. `header`: the step Program's, whose states before and after have one layout."""
-    # The clock is the last quarter.
+    """Returns the leaf of the moving part that a word selects, counted through its tensors in order, modulo their
+    total.
+
+    Returns None if no tensor moves. `header` is the step Program's; its states before and after have one layout.
+    """
+    # The clock is the last section of the state.
     end = (3 << header.s_out) // 4 if header.s_in == header.s_out else 0
     tensors = [
         (k, tensor)
@@ -50,7 +54,10 @@ def place_of(header: ProgramHeader, word: int) -> LeafPlace | None:
 
 
 def require_leaf(state: StateRoot, program: Digest, word: int, leaf: StateLeaf) -> None:
-    """Reverts unless a witness's leaf is the one of this state that `word` names. Where nothing moves, every one is."""
+    """Reverts unless a witness's leaf is the one of this state that `word` selects.
+
+    If no tensor moves, any leaf passes.
+    """
     code = leaf.code
     # INVARIANT: evidence is about the Programs that the job names.
     if merkle.program_root(code.header, code.ops_root, code.consts_root) != bytes(program):
@@ -73,9 +80,10 @@ def require_leaf(state: StateRoot, program: Digest, word: int, leaf: StateLeaf) 
 def leaf_of(
     program: Program, word: int, roots: Sequence[bytes | None], levels: Callable[[int], Sequence[Sequence[Digest]]]
 ) -> StateLeaf:
-    """The leaf that `word` names, proven to a state with these tensor roots (None = EMPTY); EMPTY where nothing moves.
+    """Returns the leaf that `word` selects, proven to a state with these tensor roots (None = EMPTY); EMPTY if no
+    tensor moves.
 
-    `program`: of the step; `levels(entry)`: a tensor's Merkle levels, leaves first.
+    `program` is the step's; `levels(entry)` returns a tensor's Merkle levels, leaves first.
     """
     code = Code(program.header, program.ops_root, program.consts_root)
     place = place_of(ProgramHeader.decode(program.header), word)

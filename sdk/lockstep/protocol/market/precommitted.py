@@ -1,4 +1,7 @@
-"""Commitments one block before an act, so that no copy of it is paid. Twin of contracts/libraries/Precommitted.sol."""
+"""Commitments made one block before an act, so that copied transactions are not paid.
+
+Twin of contracts/libraries/Precommitted.sol.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from lockstep.protocol.types import Address, Digest
 
 
 def digest_of(sender: Address, data: bytes) -> Digest:
-    """Returns the commitment of `sender` to a transaction with these data: keccak(abi.encode(sender, keccak))."""
+    """Returns the commitment of `sender` to a transaction with this data: keccak(abi.encode(sender, keccak))."""
     return keccak(word(sender) + keccak(data))
 
 
 def commit(d: Draft, contract: str, digests: Sequence[Digest]) -> None:
-    """Notes the block of each digest that is new."""
+    """Stores the block number of each new digest."""
     for digest in digests:
         # INVARIANT: a commitment keeps its first block: nobody makes another's younger.
         if d.committed_at[contract, digest] == 0:
@@ -25,7 +28,7 @@ def commit(d: Draft, contract: str, digests: Sequence[Digest]) -> None:
 
 
 def require_committed(d: Draft, contract: str, sender: Address) -> None:
-    """Reverts unless the sender committed to exactly this call."""
+    """Reverts unless the sender committed to exactly this call in an earlier block."""
     digest = digest_of(sender, d.data)
     at = d.committed_at[contract, digest]
     # INVARIANT: what is paid for was committed by its sender in an earlier block: a copy comes too late.

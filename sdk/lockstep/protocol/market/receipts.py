@@ -1,5 +1,6 @@
-"""Receipts, which name the payloads that can be had: counted as contracts/libraries/Receipts.sol does, and given
-honestly."""
+"""Receipts (availability attestations): counts them as contracts/libraries/Receipts.sol does, and computes honest
+ones.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +8,21 @@ from collections.abc import Mapping
 from enum import Enum
 
 WITNESS = 64
-"""Speaker WITNESS + i is the round's i-th drawn witness; below it, speaker s is the owner of slot s."""
+"""First speaker number of witnesses: WITNESS + i is the round's i-th drawn witness; s below it is the owner of
+slot s.
+"""
 QUORUM, QUORUM_OF = 1, 2
-"""A payload counts as had if this many of this many others name it."""
+"""A payload counts as available if this fraction of the other speakers name it."""
 DEMAND_INCLUSIONS = 4
-"""Attesting lasts at least this many times that of a transaction's inclusion ..."""
+"""Attesting lasts at least this multiple of a transaction's inclusion time ..."""
 DEMAND_PARTS = 4
-"""... and one of this many parts of its window, whoever has spoken."""
+"""... and at least this fraction (one of so many parts) of its window, even if all have spoken."""
 LANES = 32
-"""A slot's count takes a byte, 32 slots a word; there are fewer than 256 speakers."""
+"""Slots whose counts fit a word: one byte per slot, because there are fewer than 256 speakers."""
 
 
 def add(named: tuple[int, int], mask: int, who: int) -> tuple[int, int]:
-    """Returns the counts after one more receipt: by speaker `who`, for the slots of `mask`."""
+    """Returns the counts after one more receipt, by speaker `who` for the slots of `mask`."""
     counts = list(named)
     for s in range(2 * LANES):
         # INVARIANT: nobody's word counts for its own slot.
@@ -29,14 +32,14 @@ def add(named: tuple[int, int], mask: int, who: int) -> tuple[int, int]:
 
 
 def accepts(named: tuple[int, int], spoke: int, receipts: int, s: int) -> bool:
-    """Returns True if half of the others name slot s, or if nobody else has spoken."""
+    """Returns True if half of the other speakers name slot s, or if no other has spoken."""
     others = receipts - (spoke >> s & 1)
     count = named[s // LANES] >> 8 * (s % LANES) & 0xFF
     return QUORUM_OF * count >= QUORUM * others
 
 
 def demands_end(reveal_ends: int, attest_ends: int, inclusion: int) -> int:
-    """Returns the earliest time at which attesting to a round may end, even if everybody has spoken before."""
+    """Returns the earliest end of attesting, even if all have spoken before."""
     return reveal_ends + max((attest_ends - reveal_ends) // DEMAND_PARTS, DEMAND_INCLUSIONS * inclusion)
 
 
@@ -44,34 +47,38 @@ class Report(Enum):
     """The result of fetching and decoding a revealed payload."""
 
     DECODED = "decoded"
-    """Here, well-formed, and its subtree root is the claim's `out`."""
+    """Fetched, well-formed, and its subtree root is the claim's `out`."""
     REFUSED = "refused"
-    """Here, and not what was claimed: for good."""
+    """Fetched, but not what was claimed; this is final."""
     MISSING = "missing"
-    """The store answered that it does not hold it; it may yet come."""
+    """The store answered that it does not have the payload; it may arrive later."""
     UNREACHABLE = "unreachable"
-    """Nobody answered: this says nothing about the payload."""
+    """The store did not answer, so nothing is known about the payload."""
     UNKNOWN = "unknown"
-    """Not asked yet."""
+    """Not requested yet."""
 
 
 FINAL_REPORTS = (Report.DECODED, Report.REFUSED)
 
 
 def last_chance(attest_ends: int, attest_seconds: int, now: int) -> bool:
-    """Returns True if a speaker must attest now, even if payloads may still arrive: a quarter of the window is left, or
-    two seconds."""
+    """Returns True if a speaker must attest now, even if payloads may still arrive: a quarter of the window, or two
+    seconds, is left.
+    """
     return now >= attest_ends - max(2, attest_seconds // 4)
 
 
 def batch_due(attest_ends: int, attest_seconds: int, now: int) -> bool:
-    """Returns True if a collector hands in its receipts, complete or not: a quarter of the window is over."""
+    """Returns True if a collector submits its receipts now, even if some are missing: a quarter of the window has
+    passed.
+    """
     return now >= attest_ends - attest_seconds + attest_seconds // 4
 
 
 def own_way(attest_ends: int, attest_seconds: int, now: int) -> bool:
-    """Returns True if a speaker sends its receipt itself, even if the coordinator has it: half of the window is left,
-    or two seconds."""
+    """Returns True if a speaker submits its receipt itself, even if the coordinator has it: half of the window, or two
+    seconds, is left.
+    """
     return now >= attest_ends - max(2, attest_seconds // 2)
 
 

@@ -1,4 +1,4 @@
-"""A job's beginning and end: create, cancel, finish. Twin of contracts/libraries/Jobs.sol: same names, same order."""
+"""Creates, cancels and finishes jobs. Twin of contracts/libraries/Jobs.sol: same names, same order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Address, JobId, Wei
 
 MAX_ESCROW = Wei((1 << 120) - 1)
-"""The highest escrow of a new job: what is added to it later fits its field."""
+"""Largest escrow of a new job, so that later additions still fit its field."""
 
 
 def create(d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int) -> JobId:
-    """Opens a job and takes its escrow and its deposit."""
+    """Creates a job; takes its escrow and deposit."""
     job, pulled = _create(d, sender, p, nonce, escrow)
     vault.escrow(d, d.at.market, sender, pulled)
     return job
@@ -25,14 +25,14 @@ def create(d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int) -> 
 def create_with_permit(
     d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int, deadline: int, v: int, r: bytes, s: bytes
 ) -> JobId:
-    """Opens a job as `create` does, with an EIP-2612 permit for the vault, of escrow and deposit."""
+    """Creates a job as `create`, with an EIP-2612 permit that lets the vault take escrow and deposit."""
     job, pulled = _create(d, sender, p, nonce, escrow)
     vault.escrow_with_permit(d, d.at.market, sender, pulled, deadline, v, r, s)
     return job
 
 
 def cancel(d: Draft, sender: Address, job: JobId) -> None:
-    """Stops new rounds and refunds all escrow that no round in flight has reserved."""
+    """Stops new rounds and refunds the escrow that no round in flight has reserved."""
     j = d.jobs.edit(job)
     if sender != j.requester:
         raise revert("Unauthorized", sender)
@@ -51,7 +51,7 @@ def cancel(d: Draft, sender: Address, job: JobId) -> None:
 
 
 def finish(d: Draft, sender: Address, job: JobId) -> None:
-    """Refunds what is left once no round is in flight and none can start."""
+    """Refunds the remaining escrow once no round is in flight and none can start."""
     j = d.jobs.edit(job)
     voided, active = j.status == JobStatus.VOID, j.status == JobStatus.ACTIVE
     if not active and j.status != JobStatus.CANCELLED and not voided:
@@ -78,7 +78,7 @@ def finish(d: Draft, sender: Address, job: JobId) -> None:
 
 
 def refund(d: Draft, j: JobState, amount: int) -> None:
-    """Gives escrow back to the requester."""
+    """Returns escrow to the requester."""
     j.refunded = Wei(j.refunded + amount)
 
     vault.credit(d, d.at.market, j.requester, amount)

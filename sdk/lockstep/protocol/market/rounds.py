@@ -1,7 +1,7 @@
-"""The rounds of a job: everything from `startRound` to the merge, but verdicts and ends.
+"""Rounds of a job from `startRound` to the merge, without verdicts and settlement.
 
-Twin of contracts/JobMarket.sol and contracts/libraries/Rounds.sol, as are verdicts.py (`on...`) and views.py (what is
-asked of a job): same names, same order, same sentences. A verb looks up, requires, computes, writes, emits and pays.
+Twin of contracts/JobMarket.sol and contracts/libraries/Rounds.sol, together with verdicts.py (`on...`) and views.py:
+same names, same order, same sentences. Each verb looks up, requires, computes, writes, emits and pays.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def seal(d: Draft, sender: Address, job: JobId, r: int) -> None:
 
 
 def attest(d: Draft, sender: Address, job: JobId, r: int, given: Sequence[Receipt]) -> None:
-    """Hands in receipts; the first of each speaker counts."""
+    """Submits receipts; the first receipt of each speaker counts."""
     p, ro = in_phase(d, job, r, Phase.ATTESTING)
     for receipt in given:
         # INVARIANT: the first receipt of each counts, and no other.
@@ -124,7 +124,7 @@ def attest(d: Draft, sender: Address, job: JobId, r: int, given: Sequence[Receip
 def freeze(d: Draft, sender: Address, job: JobId, r: int, bodies: Sequence[Body]) -> None:
     """Fixes the accepted claims and mergeIn; burns slotPrice of the stakes of absent workers.
 
-    `bodies` are those of the revealed slots, in order.
+    `bodies` has the claim bodies of the revealed slots, in order.
     """
     p, ro = in_phase(d, job, r, Phase.FREEZING)
     mask = _decide(d, job, r, p, ro)
@@ -152,7 +152,7 @@ def freeze(d: Draft, sender: Address, job: JobId, r: int, bodies: Sequence[Body]
 
 
 def join(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
-    """Takes a slot; locks its stake."""
+    """Takes a slot and locks its stake."""
     p, ro = in_phase(d, job, r, Phase.JOINING)
     if slot >= p.role.slots:
         raise revert("NoSuchSlot", slot)
@@ -192,7 +192,7 @@ def leave(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
 
 
 def commit(d: Draft, sender: Address, job: JobId, r: int, slot: int, commitment: Digest) -> None:
-    """Binds the sender to its claim without showing it."""
+    """Commits the sender to its claim without revealing it."""
     ro = _in_time(d, job, r, Phase.TRAINING)
     _, c = own_claim(d, sender, job, r, ro, slot)
     # INVARIANT: a commitment is made once: nobody looks at the others' and changes its own.
@@ -229,7 +229,7 @@ def reveal(d: Draft, sender: Address, job: JobId, r: int, slot: int, opened: Rev
     c.digest = ids.body_hash(said)
     ro.revealed += 1
     if ro.revealed == ro.committed:
-        # As `seal` wrote it: cheaper than to read the job's terms.
+        # The round has the number as `seal` wrote it, which is cheaper than reading the job's terms.
         attest_seconds = ro.attest_ends - ro.reveal_ends
         set_windows(ro, ro.commit_ends, d.block.time - ro.commit_ends, attest_seconds)
 
@@ -241,7 +241,7 @@ def reveal(d: Draft, sender: Address, job: JobId, r: int, slot: int, opened: Rev
 
 
 def _carry(d: Draft, job: JobId, r: int, slot: int, c: Claim) -> None:
-    """A claim that is being revealed names the carry that it starts from."""
+    """Records the carry from which a claim starts, when the claim is revealed."""
     period = params(d, job).role.carry_period
     # INVARIANT: a carry is zero in every round that the period divides, so that it can be computed again from there.
     if period == 0 or r % period == 0:
@@ -259,9 +259,10 @@ def _carry(d: Draft, job: JobId, r: int, slot: int, c: Claim) -> None:
 def merge(
     d: Draft, sender: Address, job: JobId, r: int, out: StateRoot, out2: StateRoot, checkpoint_cid: str, rounds: int
 ) -> None:
-    """Claims the merge; locks its stake, and the pay of `rounds` later rounds, which may start on it.
+    """Claims the merge; locks its stake, and the pay of `rounds` later rounds, which may then start on it.
 
-    A merge whose backing alone keeps the next round from starting is merged again, with the same outputs.
+    If only the merge's insufficient backing prevents the next round, the round may be merged again with the same
+    outputs.
     """
     require_cid(checkpoint_cid)
     at = _require_turn(d, sender, job, r)
@@ -291,7 +292,7 @@ def merge(
 
 
 def back(d: Draft, sender: Address, job: JobId, r: int, rounds: int) -> None:
-    """The merger locks the pay of `rounds` more later rounds."""
+    """Locks the pay of `rounds` more later rounds; only the merger may call it."""
     p, ro = in_phase(d, job, r, Phase.LEAD)
     merger = d.claims[ro.merge_claim].worker
     # INVARIANT: who merged answers for its merge, and nobody else.
@@ -309,7 +310,7 @@ def back(d: Draft, sender: Address, job: JobId, r: int, rounds: int) -> None:
 
 
 def in_phase(d: Draft, job: JobId, r: int, wanted: Phase) -> tuple[JobParams, Round]:
-    """The terms of a job and its round, to be written, if that is in the phase wanted."""
+    """Returns the job's terms and the round for writing; reverts unless the round is in the wanted phase."""
     # INVARIANT: every act has its phase; what comes before or after it is refused.
     if phase(d, d.block, job, r) != wanted:
         raise revert("WrongPhase", job, r)
@@ -317,8 +318,9 @@ def in_phase(d: Draft, job: JobId, r: int, wanted: Phase) -> tuple[JobParams, Ro
 
 
 def _in_time(d: Draft, job: JobId, r: int, wanted: Phase) -> Round:
-    """A round that is under way, by time and the job's prover alone: no parameter is read where every transaction
-    counts."""
+    """Returns a round in the wanted phase, judged by time and the job's prover alone: frequent transactions then read
+    no job parameter.
+    """
     # INVARIANT: every act has its phase; what comes before or after it is refused.
     # INVARIANT: in a void job nothing goes on: no seat becomes work that is paid.
     if phase_of(d.rounds[job, r], d.block.time) != wanted or is_voided(d.jobs[job]):
@@ -334,20 +336,23 @@ def _close_roster(d: Draft, job: JobId, r: int, ro: Round) -> None:
 
 
 def set_windows(ro: Round, commit_ends: int, reveal_seconds: int, attest_seconds: int) -> None:
-    """Committing ends at `commit_ends`, revealing `reveal_seconds` later, attesting after that."""
+    """Sets the windows: committing ends at `commit_ends`, revealing `reveal_seconds` later, attesting `attest_seconds`
+    after that.
+    """
     ro.commit_ends = Seconds(commit_ends)
     ro.reveal_ends = Seconds(commit_ends + reveal_seconds)
     ro.attest_ends = Seconds(commit_ends + reveal_seconds + attest_seconds)
 
 
 def end_commits(ro: Round, now: Seconds) -> None:
-    """Everybody has committed: the windows begin now, none shorter than it was."""
+    """Ends committing early because all have committed: later windows begin now, none shorter than before."""
     set_windows(ro, now, ro.reveal_ends - ro.commit_ends, ro.attest_ends - ro.reveal_ends)
 
 
 def _is_reserved(d: Draft, sender: Address, job: JobId, r: int, p: JobParams, slot: int) -> bool:
-    """Returns True if another account's claim of the previous round left a carry in the slot, from which its owner may
-    continue."""
+    """Returns True if another account's claim in the previous round left a carry in the slot, from which its owner may
+    continue.
+    """
     if p.role.carry_period == 0 or r % p.role.carry_period == 0:
         return False
     before = d.rounds[job, r - 1]
@@ -356,7 +361,7 @@ def _is_reserved(d: Draft, sender: Address, job: JobId, r: int, p: JobParams, sl
 
 
 def _base_of(d: Draft, job: JobId, p: JobParams, r: int) -> tuple[StateRoot, StateRoot]:
-    """Reverts unless round r - 1 is merged, final or failed."""
+    """Returns the base of round r. Reverts unless round r - 1 is merged, final or failed."""
     if r == 0:
         return p.genesis.shared, p.genesis.outer
     previous = d.rounds[job, r - 1]
@@ -381,7 +386,7 @@ def _speaker(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, who: int) ->
 
 
 def _require_signed(d: Draft, account: Address, digest: Digest, signature: bytes) -> None:
-    """By the account itself, or by its delegate."""
+    """Reverts unless the account or its delegate signed."""
     # INVARIANT: a receipt is signed by who gives it.
     if is_signed(d, account, digest, signature):
         return
@@ -392,8 +397,10 @@ def _require_signed(d: Draft, account: Address, digest: Digest, signature: bytes
 
 
 def _decide(d: Draft, job: JobId, r: int, p: JobParams, ro: Round) -> int:
-    """Decides what every claim is from now on. Accepted = revealed, named by half of the others' receipts, not
-    convicted, and not missing. Returns the accepted slots' mask."""
+    """Fixes the status of every claim; returns the mask of accepted slots.
+
+    A claim is accepted if it is revealed, named by half of the others' receipts, not convicted, and not missing.
+    """
     mask = 0
     for s in range(p.role.slots):
         claim, c = claim_at(d, job, r, ro, s)
@@ -412,7 +419,7 @@ def _decide(d: Draft, job: JobId, r: int, p: JobParams, ro: Round) -> int:
 
 
 def _payloads(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Sequence[Body]) -> list[bytes]:
-    """The payload that is merged of each slot; the zero payload for one that is not accepted."""
+    """Returns the payload to merge for each slot; the zero payload if its claim is not accepted."""
     payloads: list[bytes] = [p.role.zero_payload] * p.role.slots
     said = iter(bodies)
     for s in range(p.role.slots):
@@ -443,7 +450,7 @@ def _require_turn(d: Draft, sender: Address, job: JobId, r: int) -> int:
 
 
 def _replace(d: Draft, job: JobId, r: int, out: StateRoot, out2: StateRoot, rounds: int) -> None:
-    """Replaces the standing merge by one with the same outputs: the stake of the first returns, and it is not paid."""
+    """Replaces the current merge by one with the same outputs; the first merger is unlocked but not paid."""
     j, ro = d.jobs.edit(job), d.rounds[job, r]
     # INVARIANT: who merges again claims the same outputs: what stands on them stays.
     if (out, out2) != (ro.next_shared, ro.next_outer):
@@ -458,7 +465,7 @@ def _replace(d: Draft, job: JobId, r: int, out: StateRoot, out2: StateRoot, roun
 
 
 def _require_backed(d: Draft, job: JobId, settled: int, r: int) -> None:
-    """Reverts unless every merge that round r would stand on answers for it."""
+    """Reverts unless every unsettled merge on which round r would be based covers its pay."""
     for q in range(settled, r):
         below = d.rounds[job, q]
         # INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
@@ -475,7 +482,7 @@ def require_cid(cid: str) -> None:
 
 
 def cid_bytes(cid: str) -> bytes:
-    """A content identifier as the chain has it; bytes that are no text survive the way there and back."""
+    """Encodes a content identifier as bytes; bytes that are not valid text survive a round trip."""
     return cid.encode(errors="surrogateescape")
 
 
@@ -483,7 +490,7 @@ def cid_bytes(cid: str) -> bytes:
 
 
 def own_claim(d: Draft, sender: Address, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
-    """Returns a slot's claim and its id, as `claim_at` does; reverts if it is not the sender's."""
+    """Returns a slot's claim and its id, as `claim_at`; reverts unless it is the sender's."""
     claim, c = claim_at(d, job, r, ro, slot)
     if c.worker != sender:
         raise revert("NotSlotOwner", slot)

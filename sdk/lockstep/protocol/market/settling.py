@@ -1,4 +1,4 @@
-"""The ends of rounds: what becomes of their stakes, and who is paid.
+"""Settles rounds: pays claims and unlocks or burns stakes.
 
 Twin of contracts/libraries/Settling.sol: same names, same order, same sentences.
 """
@@ -30,8 +30,9 @@ from lockstep.protocol.types import Address, ClaimId, JobId, Wei
 
 
 def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
-    """Pays a round that can no longer be overturned, or fails one whose entitled mergers have all let their turn
-    pass."""
+    """Settles a round that can no longer be overturned; or fails a round that no entitled account has merged in its
+    turn.
+    """
     j, ro = d.jobs.edit(job), d.rounds.edit((job, r))
     # INVARIANT: a void job's rounds are not settled but released.
     if j.status == JobStatus.VOID:
@@ -69,7 +70,7 @@ def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
 
 
 def release(d: Draft, sender: Address, job: JobId, r: int) -> None:
-    """Gives back the stakes of a Void round; of a void job also pays the first unsettled round's claims."""
+    """Unlocks the stakes of a void round; for a void job also pays the claims of the first unsettled round."""
     j, ro = d.jobs.edit(job), d.rounds.edit((job, r))
     voided = is_voided(j)
     if ro.phase == Phase.VOID:
@@ -85,7 +86,7 @@ def release(d: Draft, sender: Address, job: JobId, r: int) -> None:
 
     _emit(d, "RoundVoid", job, r, ro.attempt)
 
-    # None of its claims could be defended.
+    # No claim of the void job could have been defended.
     j.deposit = Wei(checked(j.deposit - _end_all(d, job, r, params(d, job), ro, pays=True)))
     j.settled = r + 1
     _settle(d, job, j)
@@ -96,8 +97,10 @@ def release(d: Draft, sender: Address, job: JobId, r: int) -> None:
 
 
 def fail(d: Draft, job: JobId, r: int) -> None:
-    """Fails a round: the checkpoint carries over. Revealed claims are judged and paid as in any round; a round without
-    a seed returns its stakes."""
+    """Fails a round: the next round starts from the same checkpoint.
+
+    Revealed claims are judged and paid as in any round; without a seed all stakes are unlocked.
+    """
     j, ro, p = d.jobs.edit(job), d.rounds.edit((job, r)), params(d, job)
 
     ro.phase = Phase.FAILED
@@ -118,7 +121,7 @@ def fail(d: Draft, job: JobId, r: int) -> None:
 
 
 def release_all(d: Draft, job: JobId, r: int) -> None:
-    """Gives back every stake that a Void round still holds; after a rewind pays the work that the slash was to pay."""
+    """Unlocks every stake that a void round still holds; after a rewind also pays the work that the slash owes."""
     ro, p = d.rounds.edit((job, r)), params(d, job)
     due, ro.due = ro.due, False
     paid = _end_all(d, job, r, p, ro, pays=due)
@@ -131,18 +134,20 @@ def release_all(d: Draft, job: JobId, r: int) -> None:
 
 
 def _settle(d: Draft, job: JobId, j: JobState) -> None:
-    """Moves past every leading round that can no more be voided."""
+    """Advances past every leading round that can no longer be voided."""
     while j.settled < j.started and is_settled(d.rounds[job, j.settled]):
         j.settled += 1
 
 
 def worth(p: JobParams, ro: Round) -> int:
-    """The pay of a voided round's work: of every claim that was committed, and of its merge."""
+    """Returns the pay of a voided round's work: of every committed claim, and of its merge."""
     return ro.committed * p.role.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge.price)
 
 
 def _require_over(d: Draft, job: JobId, p: JobParams, r: int) -> None:
-    """Reverts unless the windows are over of round r and of all whose claims may stand on what its claims carry."""
+    """Reverts unless the windows are over for round r and for all rounds whose claims may be based on carries of its
+    claims.
+    """
     last, over = over_at(p, d.jobs[job].started, r, lambda k: d.rounds[job, k])
     # INVARIANT: no claim is final before the windows of its whole carry period are over.
     if over == NEVER:
@@ -155,19 +160,19 @@ def _require_over(d: Draft, job: JobId, p: JobParams, r: int) -> None:
 
 
 def claim_at(d: Draft, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
-    """The claim of a slot in the round's current attempt, to be written if it exists."""
+    """Returns the claim of a slot in the round's current attempt, for writing if it exists."""
     claim = claim_id(job, r, ro.attempt, slot)
     c = d.claims[claim]
     return claim, c if c.status == ClaimStatus.NONE else d.claims.edit(claim)
 
 
 def carried_from(d: Draft, c: Claim) -> Claim:
-    """The claim of the same slot in the round before."""
+    """Returns the claim of the same slot in the previous round."""
     return d.claims[claim_id(c.job, c.round - 1, d.rounds[c.job, c.round - 1].attempt, c.slot)]
 
 
 def give_back(d: Draft, claim: ClaimId, c: Claim, status: ClaimStatus) -> None:
-    """Ends a claim and frees its stake."""
+    """Sets a claim's final status and unlocks its stake."""
     c.status = status
 
     vault.unlock(d, d.at.market, claim)
@@ -178,14 +183,14 @@ def _holds_stake(status: ClaimStatus) -> bool:
 
 
 def absent(d: Draft, claim: ClaimId, c: Claim, fine: Wei) -> None:
-    """No reveal: the slot's price of the stake is burned."""
+    """Settles a claim that was not revealed: burns the slot's price out of its stake."""
     c.status = ClaimStatus.ABSENT
 
     vault.slash_liveness(d, d.at.market, claim, fine)
 
 
 def _judged(d: Draft, claim: ClaimId, c: Claim, price: Wei) -> int:
-    """Settles the claim of a slot that nobody can challenge any more; returns its pay."""
+    """Settles a slot's claim that can no longer be challenged; returns its pay."""
     # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
     if c.status == ClaimStatus.ACCEPTED:
         # INVARIANT: what stands on the carry of a convicted claim is unpaid.
@@ -203,7 +208,7 @@ def _judged(d: Draft, claim: ClaimId, c: Claim, price: Wei) -> int:
 
 
 def _end_all(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, *, pays: bool) -> int:
-    """Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed."""
+    """Ends every claim of a round as Void and unlocks its stake; if `pays`, pays for what was committed."""
     paid = 0
     for s in range(p.role.slots):
         claim, c = claim_at(d, job, r, ro, s)

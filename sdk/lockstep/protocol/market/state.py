@@ -1,8 +1,8 @@
-"""The tables of all contracts, and the draft of them that a transaction works on.
+"""The contracts' storage as immutable values, and the draft that a transaction writes.
 
-A `State` is a value: it can be kept, compared and branched. A transaction reads and writes a `Draft`, in which a record
-is copied when it is first written; `Draft.close` gives the next State, which shares with the one before whatever did
-not change. A transaction that reverts drops its draft.
+A `State` is a value: it can be stored, compared and branched. A transaction reads and writes a `Draft`, which copies a
+record on the first write. `Draft.close` returns the next State, which shares unchanged tables with the previous one. A
+transaction that reverts discards its draft.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 FOLD_AT = 32
-"""A table keeps its last changes apart up to this many, or up to the root of the number of its entries."""
+"""Number of recent changes that a table stores separately, before it copies itself; or up to the square root of its
+size.
+"""
 
 
 class Table(Generic[K, V]):
-    """A Solidity mapping as a value: a key that was never written has the table's zero."""
+    """A Solidity mapping as an immutable value: a key that was never written has the table's zero."""
 
     __slots__ = ("_new", "_old", "zero")
 
@@ -43,7 +45,7 @@ class Table(Generic[K, V]):
         return self._old.get(key, self.zero)
 
     def get(self, key: K, default: V | None = None) -> V | None:
-        """The entry, or `default` where it is zero."""
+        """Returns the entry, or `default` if it is zero."""
         found = self[key]
         return default if found == self.zero else found
 
@@ -65,9 +67,9 @@ class Table(Generic[K, V]):
         return f"Table({dict(self.items())})"
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Every entry that is not zero."""
+        """Yields every entry that is not zero."""
         new = self._new
-        # A fold has left no zeros behind.
+        # The older part has no zeros: they are dropped when changes are folded in.
         for key, value in self._old.items():
             if key not in new:
                 yield key, value
@@ -78,11 +80,11 @@ class Table(Generic[K, V]):
                 yield key, value
 
     def values(self) -> Iterator[V]:
-        """Every value that is not zero."""
+        """Yields every value that is not zero."""
         return (value for _, value in self.items())
 
     def with_(self, changes: dict[K, V]) -> Table[K, V]:
-        """The table after `changes`; the zero deletes an entry."""
+        """Returns the table after `changes`; the zero value deletes an entry."""
         new = {**self._new, **changes}
         if len(new) <= FOLD_AT or len(new) ** 2 <= len(self._old):
             return Table(self.zero, self._old, new)
@@ -91,7 +93,7 @@ class Table(Generic[K, V]):
 
 
 class Overlay(Generic[K, V]):
-    """A table in a draft: reads fall through to the State, writes stay here."""
+    """A table in a draft: reads fall through to the State, writes stay in the overlay."""
 
     __slots__ = ("_table", "changes")
 
@@ -115,7 +117,7 @@ class Overlay(Generic[K, V]):
         return self[key] != self._table.zero
 
     def edit(self, key: K) -> V:
-        """The record to be written: this transaction's own copy, like a storage pointer."""
+        """Returns this transaction's own copy of the record, for writing, like a storage pointer."""
         if key not in self.changes:
             self.changes[key] = copy(self._table[key])
         elif self.changes[key] is self._table.zero:
@@ -128,7 +130,7 @@ class Overlay(Generic[K, V]):
 
 
 class NoArbiter:
-    """The arbiter of a deployment on which no game is played as far as an execution."""
+    """Arbiter for deployments on which no game reaches an execution; every call raises."""
 
     def _refuse(self, *asked: Any, **named: Any) -> int:
         raise LookupError("this deployment has no arbiter")
@@ -152,13 +154,13 @@ class Deployment:
     arbiter_address: Address = ZERO_ADDRESS
     chain: ChainTimes = field(default_factory=ChainTimes)
     recover: Callable[[Digest, bytes], Address] = lambda digest, signature: ZERO_ADDRESS
-    """The signer of a digest by a signature r ‖ s ‖ v; ZERO_ADDRESS where ECDSA.tryRecover finds none."""
+    """Recovers the signer of a digest from a signature r ‖ s ‖ v; returns ZERO_ADDRESS where ECDSA.tryRecover fails."""
     arbiter: Arbiter = field(default_factory=NoArbiter)
-    """Executes an op: numerics, which the protocol does not know."""
+    """Executes ops; the protocol itself has no arithmetic."""
 
 
 class _Overlaid(Generic[K, V]):
-    """A table of the draft, laid over the State's when it is first used."""
+    """Descriptor of a draft's table, laid over the State's on first use."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -171,23 +173,23 @@ class _Overlaid(Generic[K, V]):
 
 @dataclass(frozen=True)
 class State:
-    """Everything that the contracts store, table by table under the contracts' own names."""
+    """Everything that the contracts store, with one table per mapping under the contracts' names."""
 
     at: Deployment
 
     # the token
     balances: Table[Address, int]
     allowances: Table[tuple[Address, Address], int]
-    """By (owner, spender)."""
+    """Allowances by (owner, spender)."""
     permits: Table[Address, int]
-    """Permits that an owner has used."""
+    """Number of permits that an owner has used."""
 
     # StakeVault
     free: Table[Address, int]
     credits: Table[Address, int]
     delegate_of: Table[Address, Address]
     owner_of: Table[Address, Address]
-    """The address that alone unbonds and is paid when tokens leave the vault; zero: the account itself."""
+    """The address that alone unbonds and receives tokens that leave the vault; zero: the account itself."""
     proposed_owner_of: Table[Address, Address]
     unbonding: Table[Address, Unbond]
     locks: Table[bytes, Lock]
@@ -198,9 +200,9 @@ class State:
     rounds: Table[tuple[JobId, int], Round]
     claims: Table[ClaimId, Claim]
     barred: Table[tuple[JobId, Address], bool]
-    """Accounts convicted of a merge of the job: they merge there no more."""
+    """Accounts convicted of a merge of the job, which may not merge in it again."""
     rewound: Table[AuditId, bool]
-    """Audits of rounds that a convicted merge voided: who agreed there is paid."""
+    """Audits in rounds voided by a convicted merge. Witnesses who agreed are still paid."""
 
     # Witnesses
     enrolled: Table[tuple[JobId, Address], Witness]
@@ -208,31 +210,31 @@ class State:
     audits: Table[AuditId, Audit]
     duties: Table[tuple[AuditId, int], Duty]
     drawing: Table[JobId, AuditId | None]
-    """The audit whose beacon is fixed and not drawn."""
+    """The audit whose beacon is fixed and which is not drawn yet."""
 
     # Availability, Validator
     demands: Table[Digest, Demand]
     asked: Table[ClaimId, Asked]
     seeds: Table[Digest, Digest]
-    """The words of demands whose beacon's block was shown in time."""
+    """Random words of demands, stored before the beacon block's hash was forgotten."""
     committed_at: Table[tuple[str, Digest], int]
-    """By (contract, digest): the block of a commitment to an act."""
+    """By (contract, digest): the block in which an act was committed."""
 
     # DisputeGame
     games: Table[GameId, Game]
     games_on: Table[tuple[ClaimId, int], GameId | None]
-    """Games in the order of their opening."""
+    """Games on a claim in order of opening."""
     first_live: Table[ClaimId, int]
-    """The number of the first game on a claim that may be live: all games before it are closed."""
+    """Index of the first game on a claim that may be live: all before it are closed."""
     defending: Table[Address, int]
-    """Games that an account defends, on whatever claims."""
+    """Number of open games that an account defends, on any claims."""
 
     total_supply: int = 0
     """The token's supply."""
     total_escrow: int = 0
-    """The escrow of all jobs in the vault."""
+    """Sum of the escrows of all jobs in the vault."""
     base_fees: int = 0
-    """The base fees of the last seals (prices.push)."""
+    """Base fees of the last seals (prices.push)."""
 
     @staticmethod
     def empty(at: Deployment) -> State:
@@ -250,7 +252,9 @@ class State:
 
     @property
     def owed(self) -> int:
-        """Everything that the vault must be able to pay: equals `balances[at.vault]` if nobody sent it tokens."""
+        """Returns the total that the vault must be able to pay; equals `balances[at.vault]` unless tokens were sent to
+        it directly.
+        """
         parts = (self.free, self.credits)
         locked = sum(lock.amount for lock in self.locks.values())
         unbonding = sum(unbond.amount for unbond in self.unbonding.values())
@@ -260,7 +264,7 @@ class State:
 class Draft:
     """A State being written by one transaction in one block.
 
-    It has an attribute for each table and total of State, under the same name, so that a view reads either.
+    It has an attribute for each table and total of State under the same name, so that views accept both.
     """
 
     balances = _Overlaid[Address, int]()
@@ -297,9 +301,9 @@ class Draft:
         self.before = before
         self.block = block
         self.data = data
-        """The data of the transaction's call."""
+        """Data of the transaction's call."""
         self.gas = gas
-        """Metered between the begin and the end of its move."""
+        """Metered gas of the move."""
         self.at = before.at
         self.total_supply = before.total_supply
         self.total_escrow = before.total_escrow
@@ -307,13 +311,13 @@ class Draft:
         self.events: list[Emitted] = []
 
     def emit(self, contract: str, name: str, *values: Any) -> None:
-        """Writes a log entry."""
+        """Appends a log entry."""
         self.events.append(Emitted(contract, name, values))
 
     def close(self) -> State:
-        """The State after the transaction."""
+        """Returns the State after the transaction."""
         written = {name: part.close() for name, part in self.__dict__.items() if isinstance(part, Overlay)}
-        # As dataclasses.replace, which takes ten times as long.
+        # Equivalent to dataclasses.replace, which takes ten times as long.
         after = object.__new__(State)
         after.__dict__.update(self.before.__dict__)
         after.__dict__.update(
@@ -327,7 +331,7 @@ Reader = State | Draft
 
 
 def checked(value: int, bits: int = 256) -> int:
-    """Returns `value`, or reverts as Solidity's checked arithmetic does if it is no unsigned integer of `bits` bits."""
+    """Returns `value`; reverts, as Solidity's checked arithmetic, unless it is an unsigned integer of `bits` bits."""
     if not 0 <= value < 1 << bits:
         raise overflow()
     return value

@@ -1,4 +1,7 @@
-"""State roots that the contract computes itself (docs/protocol.md, section 3). Twin of libraries/States.sol."""
+"""Computes the state roots that the contract computes itself (docs/protocol.md, section 3).
+
+Twin of libraries/States.sol.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ _F32, _I32 = 0, 1
 
 
 def slot_zero(base: StateRoot, carry: StateRoot, steps_done: int, shared_depth: int) -> StateRoot:
-    """A slot's S_0: base as live and as anchor, its carry, and the clock at the steps done before this round."""
+    """Returns a slot's S_0: the base as live and as anchor section, its carry, and a clock with the steps done before
+    this round.
+    """
     clock = merkle.lift(merkle.scalar_root(_I32, steps_done), 0, shared_depth)
     return StateRoot(merkle.node(merkle.node(base, base), merkle.node(carry, clock)))
 
@@ -25,9 +30,9 @@ def merge_in(
     shared_depth: int,
     payload_depth: int,
 ) -> StateRoot:
-    """A merge's S_0: base and outer state, every payload of the mask, and the mask itself.
+    """Returns a merge's S_0: base and outer state, every payload of the mask, and the mask itself.
 
-    `payloads`: 2^q roots of depth `payload_depth`; `padded_payloads` makes them.
+    `payloads` has 2^q roots of depth `payload_depth`, as `padded_payloads` returns.
     """
     depth = payload_depth + merkle.ceil_log2(len(payloads))
     states = merkle.lift(merkle.node(base, outer), shared_depth + 1, depth + 1)
@@ -35,12 +40,15 @@ def merge_in(
 
 
 def padded_payloads(payloads: Sequence[bytes], payload_depth: int) -> list[bytes]:
-    """One root a slot, then Z_p up to the next power of two."""
+    """Returns one root per slot, padded with Z_p to the next power of two."""
     width = 1 << merkle.ceil_log2(len(payloads))
     return [*payloads, *[merkle.EMPTY[payload_depth]] * (width - len(payloads))]
 
 
 def mask_tensor(mask: int, slots: int) -> TensorRoot:
-    """The tensor root of the mask: f32 of dims (slots), 1.0 where the bit is set. At most 256 slots: one leaf."""
+    """Returns the tensor root of the mask: f32 of dims (slots), 1.0 where the bit is set.
+
+    At most 256 slots fit one leaf.
+    """
     words = b"".join(_ONE if mask >> s & 1 else bytes(4) for s in range(slots))
     return merkle.tensor_root(_F32, (slots,), words)

@@ -1,4 +1,7 @@
-"""The token: an ERC-20 with permits that anybody may mint. Twin of contracts/test/TestToken.sol on OpenZeppelin 5."""
+"""The test token: an ERC-20 with permits that anyone may mint.
+
+Twin of contracts/test/TestToken.sol on OpenZeppelin 5.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ PERMIT_TYPE = "Permit(address owner,address spender,uint256 value,uint256 nonce,
 
 
 def mint(d: Draft, sender: Address, to: Address, amount: int) -> None:
-    """Makes tokens out of nothing."""
+    """Mints tokens."""
     if to == ZERO_ADDRESS:
         raise revert("ERC20InvalidReceiver", to)
     d.total_supply = added(d.total_supply, amount)
@@ -25,7 +28,7 @@ def mint(d: Draft, sender: Address, to: Address, amount: int) -> None:
 
 
 def transfer(d: Draft, sender: Address, to: Address, amount: int) -> bool:
-    """Moves the sender's tokens."""
+    """Transfers the sender's tokens."""
     if to == ZERO_ADDRESS:
         raise revert("ERC20InvalidReceiver", to)
     held = d.balances[sender]
@@ -39,7 +42,7 @@ def transfer(d: Draft, sender: Address, to: Address, amount: int) -> bool:
 
 
 def approve(d: Draft, sender: Address, spender: Address, amount: int) -> bool:
-    """Lets `spender` move up to `amount` of the sender's tokens; the highest amount is never used up."""
+    """Allows `spender` to transfer up to `amount` of the sender's tokens; the largest amount is never used up."""
     if spender == ZERO_ADDRESS:
         raise revert("ERC20InvalidSpender", spender)
     d.allowances[sender, spender] = amount
@@ -49,12 +52,12 @@ def approve(d: Draft, sender: Address, spender: Address, amount: int) -> bool:
 
 
 def transfer_from(d: Draft, sender: Address, owner: Address, to: Address, amount: int) -> bool:
-    """Moves another account's tokens, as far as it allows."""
+    """Transfers another account's tokens, within its allowance."""
     allowed = d.allowances[owner, sender]
     if allowed < MAX_UINT:
         if allowed < amount:
             raise revert("ERC20InsufficientAllowance", sender, allowed, amount)
-        # Nobody signs for the zero address, so it never allows all: moving none of its tokens is refused here.
+        # The zero address cannot sign an approval, so even a transfer of none of its tokens is refused.
         if owner == ZERO_ADDRESS:
             raise revert("ERC20InvalidApprover", owner)
         d.allowances[owner, sender] = allowed - amount
@@ -64,11 +67,11 @@ def transfer_from(d: Draft, sender: Address, owner: Address, to: Address, amount
 def permit(
     d: Draft, sender: Address, owner: Address, spender: Address, amount: int, deadline: int, v: int, r: bytes, s: bytes
 ) -> None:
-    """`approve` by the owner's signature (EIP-2612)."""
+    """Sets an allowance by the owner's signature (EIP-2612)."""
     if d.block.time > deadline:
         raise revert("ERC2612ExpiredSignature", deadline)
     signer = d.at.recover(permit_digest(d, owner, spender, amount, deadline), r + s + bytes((v,)))
-    # OpenZeppelin's ECDSA names what is no signature of anybody's.
+    # OpenZeppelin's ECDSA rejects invalid signatures with specific errors.
     if int.from_bytes(s, "big") > HALF_ORDER:
         raise revert("ECDSAInvalidSignatureS", s)
     if signer == ZERO_ADDRESS:

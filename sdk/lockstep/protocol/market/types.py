@@ -1,4 +1,4 @@
-"""The market's records beside jobs, rounds and claims: locks, witnesses and demands, field by field as stored."""
+"""Further records of the market: locks, witnesses and demands, field by field as stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BURN = Address("0x000000000000000000000000000000000000dEaD")
 
 
 class Keeper(IntEnum):
-    """The contracts that lock stake: the market claims, the game bonds, the others theirs."""
+    """The contracts that may lock stake: the market for claims, the dispute game for bonds, the others for theirs."""
 
     MARKET = 0
     GAME = 1
@@ -25,17 +25,17 @@ class Keeper(IntEnum):
 
 @dataclass(frozen=True)
 class Lock:
-    """Stake or a bond held under one key."""
+    """Stake or a bond locked under one key."""
 
     account: Address = ZERO_ADDRESS
     amount: Wei = NOTHING
     keeper: Keeper = Keeper.MARKET
-    """The contract that locked it, which alone unlocks or takes it."""
+    """The contract that locked it, which alone may unlock or take it."""
 
 
 @dataclass(frozen=True)
 class Unbond:
-    """Stake that is unbonding, with the time at which it can be withdrawn."""
+    """Stake that is unbonding, and when it can be withdrawn."""
 
     amount: Wei = NOTHING
     available_at: Seconds = NEVER
@@ -47,18 +47,18 @@ NO_STEP = Step(0)
 
 
 class Standing(IntEnum):
-    """The standing of a witness in one job."""
+    """Status of a witness in one job."""
 
     NONE = 0
     LISTED = 1
     LEAVING = 2
-    """Drawn no more; its stake is free once its last duty is closed."""
+    """Not drawn any more; its stake is unlocked once its last duty is closed."""
     SLASHED = 3
-    """Its stake is gone; its other duties earn nothing."""
+    """Slashed; its other duties earn nothing."""
 
 
 class AuditStatus(IntEnum):
-    """The status of the audit of one round."""
+    """Status of the audit of one round."""
 
     NONE = 0
     DRAWING = 1
@@ -67,7 +67,7 @@ class AuditStatus(IntEnum):
 
 
 class DutyStatus(IntEnum):
-    """The status of one witness's duty."""
+    """Status of one witness's duty."""
 
     NONE = 0
     DRAWN = 1
@@ -88,19 +88,19 @@ class Outcome(IntEnum):
 
 @dataclass
 class Witness:
-    """One account in one job."""
+    """One account's enrolment in one job."""
 
     standing: Standing = Standing.NONE
     place: int = 0
-    """Its index in the job's list, while LISTED."""
+    """Index in the job's list, while LISTED."""
     head: Digest = ZERO
-    """The deepest value of its hash chain that is known."""
+    """The deepest known value of the hash chain."""
     spent: int = 0
-    """The depth of `head` in the chain: 0 at enrolment."""
+    """Depth of `head` in the chain: 0 at enrolment."""
     drawn: int = 0
-    """Duties drawn so far; each takes the next preimage."""
+    """Number of duties drawn so far; each uses the next preimage."""
     open: int = 0
-    """Duties not closed."""
+    """Number of open duties."""
 
 
 @dataclass
@@ -121,12 +121,12 @@ class Audit:
 
 @dataclass
 class Duty:
-    """The check of one slot that a witness was drawn for."""
+    """The duty of a witness to check one slot."""
 
     account: Address = ZERO_ADDRESS
     slot: int = 0
     serial: int = 0
-    """The number of the preimage that it takes from the witness's chain: 1, 2, ..."""
+    """Number of the preimage in the witness's chain: 1, 2, ..."""
     status: DutyStatus = DutyStatus.NONE
     t: Step = NO_STEP
     """t*, once revealed."""
@@ -138,17 +138,18 @@ NO_CODE = Code()
 
 @dataclass(frozen=True)
 class StateLeaf:
-    """A leaf of a state, which no list of state roots holds: of the tensors that every step computes, without the
-    clock."""
+    """A leaf of a state that lists of state roots do not reveal: of a tensor that every step computes, without the
+    clock.
+    """
 
     digest: Digest
-    """The leaf's hash. Differing, this alone counts; agreeing, it is proven:"""
+    """The leaf's hash. A witness that differs sends only this; one that agrees proves it by the fields below."""
     code: Code = NO_CODE
-    """The step Program's parts."""
+    """Parts of the step Program."""
     leaf_proof: tuple[Digest, ...] = ()
-    """From the leaf to the tensor's tree."""
+    """Proof from the leaf to the tensor's tree."""
     entry_proof: tuple[Digest, ...] = ()
-    """From the tensor's root to the state."""
+    """Proof from the tensor's root to the state."""
 
 
 @dataclass(frozen=True)
@@ -156,17 +157,17 @@ class Word:
     """The arguments that reveal a witness's verdict."""
 
     preimage: Digest
-    """The duty's value of the witness's hash chain, fixed at enrolment, before any beacon."""
+    """The duty's value in the witness's hash chain, fixed at enrolment, before any beacon."""
     state: StateRoot
-    """Its own S_u, u = min(t*, T - 1): S_T is public with the claim."""
+    """The witness's own S_u, u = min(t*, T - 1): the claim publishes S_T."""
     leaf: StateLeaf
-    """Its own, of this state, where the preimage says."""
+    """The leaf of this state, selected by the preimage."""
     salt: Digest
     agrees: bool
-    """True if every root of the published trace up to t* is its own."""
+    """True if every root of the published trace up to t* equals the witness's own."""
     body: Body
     proof: tuple[Digest, ...]
-    """Agreeing: leaf(state) is at position u - 1 of the trace. Differing: empty."""
+    """If it agrees: proof that leaf(state) is at position u - 1 of the trace. If it differs: empty."""
 
 
 # -- demands
@@ -179,34 +180,34 @@ class Status(IntEnum):
     OPEN = 1
     ANSWERED = 2
     MISSING = 3
-    """Nobody answered in time."""
+    """Not answered in time."""
     CLOSED = 4
-    """Nobody answered, and it does not matter any more: the job was over."""
+    """Not answered, but without consequence because the job was over."""
 
 
 @dataclass
 class Demand:
-    """One demand for data as stored."""
+    """One demand for data, as stored."""
 
     subject: Digest = ZERO
-    """The claim whose payload is demanded, or the job whose row is."""
+    """The claim whose payload is demanded, or the job whose row is demanded."""
     asker: Address = ZERO_ADDRESS
     status: Status = Status.NONE
     beacon: int = 0
-    """The block whose hash names a payload's leaves; 0 for a row."""
+    """Block whose hash selects a payload's leaves; 0 for a row."""
     deadline: Seconds = NEVER
     """Answers count up to and including this second."""
     row: int = 0
-    """The row of the dataset; 0 for a payload, 1 for the carry that a claim starts from."""
+    """Row of the dataset; 0 for a payload, 1 for the carry from which a claim starts."""
     next: int = 0
-    """Leaves of the row that are posted."""
+    """Number of leaves of the row that are posted."""
     wanted: int = 0
-    """The leaves of a payload that the asker names."""
+    """Leaves of a payload that the demander chose."""
 
 
 @dataclass
 class Asked:
-    """All demands for one claim's payload and the carry that it starts from."""
+    """All demands for one claim's payload and for the carry from which it starts."""
 
     count: int = 0
     open: int = 0
@@ -216,19 +217,19 @@ class Asked:
 
 @dataclass(frozen=True)
 class Shown:
-    """A leaf of a payload, opened: the contract's struct, in its order."""
+    """An opened leaf of a payload: the contract's struct, in its order."""
 
     leaf: bytes
     leaf_proof: tuple[Digest, ...]
     entry_proof: tuple[Digest, ...]
     descriptor: bytes
-    """The descriptor of the op behind the entry; empty where the entry is a tensor of the encode's input."""
+    """Descriptor of the op behind the entry; empty if the entry is a tensor of the encode's input."""
     descriptor_proof: tuple[Digest, ...]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A leaf of the dataset, opened."""
+    """An opened leaf of the dataset."""
 
     leaf: bytes
     proof: tuple[Digest, ...]

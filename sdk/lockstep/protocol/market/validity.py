@@ -1,6 +1,6 @@
 """Proofs that a job cannot be defended. Twin of contracts/Validator.sol's `proveInvalid`.
 
-The rules are in protocol/programs/rules.py, what is opened to show one broken in protocol/programs/defects.py.
+protocol/programs/rules.py has the rules; protocol/programs/defects.py opens the parts of a job that break one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lockstep.protocol.types import Address, Digest, JobId
 
 
 def prove_invalid(d: Draft, sender: Address, job: JobId, evidence: Evidence) -> None:
-    """Voids a job with evidence that it breaks a rule."""
+    """Voids a job by evidence that it breaks a rule."""
     precommitted.require_committed(d, "Validator", sender)
     p = d.params[job]
     if p is None:
-        # Nothing hashes to the roots of a job that does not exist.
+        # Nothing hashes to the roots of a job that does not exist, so no evidence passes for one.
         opens = evidence.pieces if evidence.subject == Subject.DATASET else evidence.program <= MERGE
         raise revert("ProofInvalid" if opens else "EvidenceWrong")
     rule = defects.check(defects.job_of(p), evidence)

@@ -1,4 +1,7 @@
-"""The vault's verbs. Twin of contracts/StakeVault.sol: same names, same order, same sentences."""
+"""The vault: deposits, locks, slashes and pays tokens.
+
+Twin of contracts/StakeVault.sol: same names, same order, same sentences.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,24 @@ from lockstep.protocol.reverts import Reverted, revert
 from lockstep.protocol.types import Address, Seconds, Wei
 
 MAX_UNBOND = Wei((1 << 192) - 1)
-"""The highest amount that an unbonding stake's field holds."""
+"""Largest amount that the field for unbonding stake holds."""
 MAX_ESCROWED = Wei((1 << 128) - 1)
-"""The highest sum of escrows that the vault's field holds."""
+"""Largest sum of escrows that the vault's field holds."""
 
 
 class Refund(NamedTuple):
-    """Gas that is paid back out of a stake."""
+    """A refund of gas out of a stake."""
 
     account: Address
     amount: int
-    """Gas on its way into the market, tokens on its way to the vault."""
+    """Gas when passed to the market, tokens when passed to the vault."""
 
 
 # -- anyone, for themselves
 
 
 def deposit(d: Draft, sender: Address, amount: int) -> None:
-    """Turns the sender's tokens into free stake."""
+    """Converts the sender's tokens to free stake."""
     d.free[sender] = added(d.free[sender], amount)
 
     _emit(d, "Deposited", sender, amount)
@@ -48,37 +51,37 @@ def deposit_with_permit(d: Draft, sender: Address, amount: int, deadline: int, v
 
 
 def request_unbond(d: Draft, sender: Address, amount: int) -> None:
-    """Moves free stake to unbonding; a further request restarts the delay for all of it."""
+    """Moves free stake to unbonding; a further request restarts the delay for all unbonding stake."""
     request_unbond_for(d, sender, sender, amount)
 
 
 def withdraw_unbonded(d: Draft, sender: Address) -> None:
-    """Pays the unbonding stake out, to the sender's owner if it has one, once the delay has passed."""
+    """Pays out unbonding stake after the delay, to the sender's owner if it has one."""
     _pay_out_unbonded(d, sender)
 
 
 def withdraw(d: Draft, sender: Address) -> int:
-    """Pays the sender's credits out, to its owner if it has one."""
+    """Pays out the sender's credits, to its owner if it has one."""
     return _pay_out(d, sender, _payee(d, sender))
 
 
 def burn(d: Draft, sender: Address) -> int:
-    """Sends burned tokens to an address whose key nobody has."""
+    """Transfers burned tokens to an address without a known key."""
     return _pay_out(d, BURN, BURN)
 
 
 def register_node(d: Draft, sender: Address, key: bytes) -> None:
-    """Names the sender's key for requests."""
+    """Registers the sender's key for signed requests."""
     _emit(d, "NodeRegistered", sender, key)
 
 
 def set_delegate(d: Draft, sender: Address, delegate: Address) -> None:
-    """Sets the account that may sign and answer for the sender; the zero address: none."""
+    """Sets the account that may sign and answer for the sender; the zero address for none."""
     set_delegate_for(d, sender, sender, delegate)
 
 
 def set_owner(d: Draft, sender: Address, owner: Address) -> None:
-    """Names the sender's owner, once and at once. `propose_owner` waits for the owner's key."""
+    """Sets the sender's owner, once and immediately. (`propose_owner` requires the new owner's acceptance.)"""
     standing = d.owner_of[sender]
     # INVARIANT: an account names its owner once; from then on the owner alone hands it on.
     if standing != ZERO_ADDRESS:
@@ -93,7 +96,7 @@ def set_owner(d: Draft, sender: Address, owner: Address) -> None:
 
 
 def request_unbond_for(d: Draft, sender: Address, account: Address, amount: int) -> None:
-    """As `request_unbond`, of the account's free stake."""
+    """Moves free stake of the account to unbonding, as `request_unbond`; its owner calls it."""
     _only_owner(d, sender, account)
     available = d.free[account]
     # INVARIANT: stake leaves only from what no claim and no game has locked.
@@ -111,19 +114,19 @@ def request_unbond_for(d: Draft, sender: Address, account: Address, amount: int)
 
 
 def withdraw_unbonded_for(d: Draft, sender: Address, account: Address) -> None:
-    """Withdraws unbonded stake of the account to its owner."""
+    """Pays unbonded stake of the account to its owner."""
     _only_owner(d, sender, account)
     _pay_out_unbonded(d, account)
 
 
 def withdraw_for(d: Draft, sender: Address, account: Address) -> int:
-    """Withdraws credits of the account to its owner."""
+    """Pays credits of the account to its owner."""
     _only_owner(d, sender, account)
     return _pay_out(d, account, _payee(d, account))
 
 
 def set_delegate_for(d: Draft, sender: Address, account: Address, delegate: Address) -> None:
-    """As `set_delegate`: when the account's key is lost, another one can still answer games about its claims."""
+    """Sets the account's delegate, so that games can be answered even if the account's key is lost."""
     _only_owner(d, sender, account)
 
     d.delegate_of[account] = delegate
@@ -190,7 +193,7 @@ def raise_(d: Draft, sender: Address, key: bytes, amount: int) -> None:
 
 
 def unlock(d: Draft, sender: Address, key: bytes) -> None:
-    """Gives a lock back to its account's free stake."""
+    """Returns a lock's amount to its account's free stake."""
     taken = _take(d, sender, key)
 
     d.free[taken.account] += taken.amount
@@ -200,7 +203,8 @@ def unlock(d: Draft, sender: Address, key: bytes) -> None:
 
 def take_bond(d: Draft, sender: Address, key: bytes, defender: Address, amount: int = MAX_UINT) -> None:
     """Takes `amount` of the bond of a lost challenge or demand, or all if the bond is smaller: 60 % (rounded down) goes
-    to the defender, the rest is burned. The remainder stays locked."""
+    to the defender, the rest is burned. The remainder stays locked.
+    """
     # INVARIANT: a stake behind a claim is never taken as a bond.
     if _keeper(d, sender) == Keeper.MARKET:
         raise revert("Unauthorized", sender)
@@ -219,7 +223,7 @@ def take_bond(d: Draft, sender: Address, key: bytes, defender: Address, amount: 
 
 
 def pay_bond(d: Draft, sender: Address, key: bytes, account: Address, amount: int) -> None:
-    """A demand that was answered: `amount` of the bond becomes the credit of `account`, the rest is free again."""
+    """Pays `amount` of a demand's bond to `account` as credit, once answered; the rest becomes free stake."""
     # INVARIANT: a stake behind a claim is never taken as a bond.
     if _keeper(d, sender) == Keeper.MARKET:
         raise revert("Unauthorized", sender)
@@ -263,7 +267,9 @@ def slash(
 def _shares(
     d: Draft, rest: int, winners: Sequence[Address], refunds: Sequence[Refund], requester: Address
 ) -> tuple[int, int]:
-    """30 % to the winners, 20 % to the requester less the refunds, which are the challengers', too."""
+    """Credits 30 % to the winners and 20 % to the requester; refunds, which also go to challengers, reduce the
+    requester's part.
+    """
     refunded = _refund(d, refunds, prices.SLASH_PERCENT_REFUNDS * rest // 100)
     to_challenger = _share(d, winners, prices.SLASH_PERCENT_WINNERS * rest // 100) + refunded
     to_requester = prices.SLASH_PERCENT_REQUESTER * rest // 100 - refunded
@@ -272,7 +278,7 @@ def _shares(
 
 
 def _share(d: Draft, winners: Sequence[Address], prize: int) -> int:
-    """2 : 1 : 1, by how many there are."""
+    """Splits the prize 2 : 1 : 1, depending on the number of winners."""
     weights, shared = len(winners) + 1, 0
     for i, winner in enumerate(winners):
         part = (1 if i else 2) * prize // weights
@@ -301,7 +307,7 @@ def _credit(d: Draft, account: Address, amount: int) -> None:
 
 
 def slash_liveness(d: Draft, sender: Address, key: bytes, amount: int) -> None:
-    """No reveal, or a broken duty: `amount` of the lock is burned, the rest is free again."""
+    """Punishes a missing reveal or a broken duty: burns `amount` of the lock and frees the rest."""
     taken = _take(d, sender, key)
     if amount > taken.amount:
         raise revert("StakeTooLow", taken.account, amount, taken.amount)
@@ -337,7 +343,7 @@ def escrow_with_permit(
 
 
 def credit(d: Draft, sender: Address, account: Address, amount: int) -> None:
-    """Turns escrow into a credit of `account`."""
+    """Converts escrow to a credit of `account`."""
     _only_market(d, sender)
     held = d.total_escrow
     # INVARIANT: pay and refunds together never exceed the escrow.
@@ -352,7 +358,7 @@ def credit(d: Draft, sender: Address, account: Address, amount: int) -> None:
 
 
 def _keeper(d: Draft, sender: Address) -> Keeper:
-    """Returns the keeper that calls; reverts if the sender is none."""
+    """Returns the calling keeper contract; reverts if the sender is none."""
     if sender == d.at.market:
         return Keeper.MARKET
     if sender == d.at.game:
@@ -445,8 +451,11 @@ def _pull(d: Draft, account: Address, amount: int) -> None:
 
 
 def _permit(d: Draft, owner: Address, amount: int, deadline: int, v: int, r: bytes, s: bytes) -> None:
-    """Somebody may have sent the permit already: then the allowance is there, and only the pull decides."""
-    # Whatever a permit refuses, it refuses before its first write.
+    """Applies a permit.
+
+    It may have been submitted before; then the allowance exists, and the following transfer decides.
+    """
+    # A permit that is refused is refused before its first write.
     try:
         token.permit(d, d.at.vault, owner, d.at.vault, amount, deadline, v, r, s)
     except Reverted:

@@ -1,4 +1,4 @@
-"""The other contracts' reports to the market: games, proofs of invalidity, witnesses, demands.
+"""Handles reports of the other contracts to the market: games, proofs of invalidity, witnesses, demands.
 
 Twin of contracts/JobMarket.sol, sections "the game" and "the validator, the witnesses, demands", with Rounds.sol.
 """
@@ -31,7 +31,7 @@ from lockstep.protocol.types import Address, ClaimId, JobId, Wei
 
 
 def on_open(d: Draft, sender: Address, claim: ClaimId, body: Body) -> GameTerms:
-    """Counts a game that opens on a claim, and returns its terms."""
+    """Counts a game that opens on a claim; returns its terms."""
     # INVARIANT: claims are challenged in the game alone.
     _only(sender, d.at.game)
     if not window_open(d, d.block, claim):
@@ -51,8 +51,10 @@ def on_open(d: Draft, sender: Address, claim: ClaimId, body: Body) -> GameTerms:
 def on_convicted(
     d: Draft, sender: Address, claim: ClaimId, t: int, winners: Sequence[Address], refunds: Sequence[Refund]
 ) -> None:
-    """Convicts a claim, at step `t` or (0) because a demand went unanswered, and slashes its stake. A convicted merge
-    voids the rounds after it, whose work is paid from the slash before the prizes. `refunds` are gas."""
+    """Convicts a claim and slashes its stake; `t` is the wrong step, or 0 if a demand was not answered.
+
+    A convicted merge voids the later rounds; the slash pays their work before the prizes. `refunds` are in gas.
+    """
     # INVARIANT: verdicts come from games, of which a demand for a carry is one.
     _only(sender, d.at.game, d.at.availability)
     if not live(d, claim):
@@ -71,12 +73,12 @@ def on_convicted(
 
     p, owed = params(d, c.job), 0
     if c.is_merge and ro.phase == Phase.LEAD:
-        # A merge of a void round has nothing standing on it any more.
+        # Nothing is based on a merge of a void round any more.
         owed = _rewind(d, p, c, j, ro)
     elif not c.is_merge and not ro.spoke >> c.slot & 1:
-        # Nobody waits for a receipt of the convicted.
+        # A convicted speaker's receipt is not waited for.
         ro.silent += 1
-    # Gas is paid at what it costs now, capped.
+    # Gas is paid at its current, capped price.
     fee = d.block.base_fee
     gas_price, cap = p.prices.gas_price, p.prices.fee_cap
     costs = [Refund(account, prices.gas_cost(gas, gas_price, cap, fee)) for account, gas in refunds]
@@ -84,7 +86,7 @@ def on_convicted(
 
 
 def on_rejected(d: Draft, sender: Address, claim: ClaimId) -> None:
-    """The challenge failed, or the carry was shown: counts the game out."""
+    """Counts out a game whose challenge failed, or a demand whose carry was shown."""
     # INVARIANT: verdicts come from games, of which a demand for a carry is one.
     _only(sender, d.at.game, d.at.availability)
     if not live(d, claim):
@@ -94,7 +96,7 @@ def on_rejected(d: Draft, sender: Address, claim: ClaimId) -> None:
 
     c.open_games -= 1
     ro.open_games -= 1
-    # A void round's stakes are given back together (`release`).
+    # The stakes of a void round are unlocked together (`release`).
     if ro.phase == Phase.VOID:
         d.jobs.edit(c.job).lingering -= 1
 
@@ -103,7 +105,7 @@ def on_rejected(d: Draft, sender: Address, claim: ClaimId) -> None:
 
 
 def on_invalid(d: Draft, sender: Address, job: JobId, prover: Address) -> None:
-    """The job could not be defended, or lacks a row that nobody has: ends it."""
+    """Ends a job that was proven invalid, or that lacks a row which no one has."""
     # INVARIANT: a job is void by a proof that it could not be defended, or by a row that nobody has.
     _only(sender, d.at.validator, d.at.availability)
     j = d.jobs.edit(job)
@@ -142,7 +144,7 @@ def on_drawn(d: Draft, sender: Address, job: JobId, r: int, count: int) -> int:
 
 
 def on_witnessed(d: Draft, sender: Address, job: JobId, account: Address) -> None:
-    """Pays one drawn fee, or gives it up (the zero address)."""
+    """Pays one drawn duty's fee, or forfeits it (the zero address)."""
     # INVARIANT: a drawn duty's fee is paid once or given up once.
     _only(sender, d.at.witnesses)
     p = d.params[job]
@@ -159,8 +161,11 @@ def on_witnessed(d: Draft, sender: Address, job: JobId, account: Address) -> Non
 
 
 def on_demanded(d: Draft, sender: Address, job: JobId, r: int, slot: int, carry: bool) -> None:
-    """Records a demand for a slot's payload, or for the carry that it starts from; `freeze` checks if it was answered.
-    A demand for a carry counts as a game."""
+    """Records a demand for a slot's payload or for the carry from which its claim starts; `freeze` checks whether it
+    was answered.
+
+    A demand for a carry counts as a game.
+    """
     # INVARIANT: the demands' contract alone says what was demanded.
     _only(sender, d.at.availability)
     # INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
@@ -180,7 +185,7 @@ def on_demanded(d: Draft, sender: Address, job: JobId, r: int, slot: int, carry:
 
 
 def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
-    """Rewinds after a convicted merge: rounds built on it become void without fault, and its round merges again from
+    """Rewinds after a convicted merge: rounds based on it become void without fault, and its round is merged again from
     the same mergeIn.
 
     Returns the amount that the slash owes the void rounds' work and witnesses; `release` pays it out.
@@ -195,7 +200,7 @@ def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
         fees = later.witnesses * p.role.witness_fee
         if fees:
             d.rewound[ids.audit_id(c.job, k, later.attempt)] = True
-        # Duties are paid from the escrow: what they cost comes back to it.
+        # Duties are paid from escrow, so their cost is returned to it.
         j.escrow = Wei(j.escrow + fees)
         owed += fees + settling.worth(p, later)
         later.due = True
@@ -213,7 +218,7 @@ def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
 
 
 def _drop_silent(d: Draft, ro: Round) -> None:
-    """Drops the pay of slots that did not reveal, once revealing is over."""
+    """Forfeits the pay of slots that did not reveal, once revealing is over."""
     if phase_of(ro, d.block.time) >= Phase.ATTESTING:
         ro.committed = ro.revealed
 

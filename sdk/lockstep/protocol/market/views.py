@@ -1,6 +1,6 @@
 """The views of the market's contracts, for callers and for each other's verbs. Same names as on chain.
 
-`startable` to `finishable` say what a verb would take now: programs ask them before they send it.
+`startable` to `finishable` predict whether a verb would succeed now; programs call them before they send a transaction.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ JUDGED = (ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED, Clai
 
 
 def phase_of(ro: Round, now: Seconds) -> Phase:
-    """`phase`, but for a void job and for receipts that are complete."""
+    """Returns the phase by stored fields and time; does not consider a void job or complete receipts."""
     if ro.phase != Phase.JOINING:
         return ro.phase
     if ro.commit_ends == 0:
@@ -64,17 +64,17 @@ def phase_of(ro: Round, now: Seconds) -> Phase:
 
 
 def shared_from(p: JobParams, ro: Round) -> Seconds:
-    """The second from which nobody leaves a slot any more, and no slot is reserved."""
+    """Returns the second from which slots cannot be given back, and no slot is reserved."""
     return Seconds(ro.join_ends - p.windows.join_seconds // LEAVE_PARTS)
 
 
 def turn(p: JobParams, ro: Round, now: Seconds) -> int:
-    """The merge turn now: each lasts merge_seconds."""
+    """Returns the current merge turn; each lasts turn_seconds."""
     return ro.turn + (now - ro.merge_opens) // p.merge.turn_seconds
 
 
 def seed_order(p: JobParams, ro: Round) -> list[int]:
-    """The accepted slots in the order of their merge turns 1, 2, ..."""
+    """Returns the accepted slots in the order of their merge turns 1, 2, ..."""
     first = int.from_bytes(ro.seed, "big") % p.role.slots
     order = [(first + i) % p.role.slots for i in range(p.role.slots)]
     return [s for s in order if ro.mask >> s & 1]
@@ -89,7 +89,7 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
     at = phase_of(ro, block.time)
     if at != Phase.ATTESTING:
         return at
-    # Attesting is over when everybody who may has spoken, and some time later.
+    # Attesting ends some time after all entitled speakers have spoken.
     if not all_spoken(ro, params(s, job).role.witnesses):
         return at
     # INVARIANT: whoever has spoken, every payload can be demanded for some time after the last reveal.
@@ -107,17 +107,17 @@ def all_spoken(ro: Round, witnesses: int) -> bool:
 
 
 def startable(p: JobParams, j: JobState) -> bool:
-    """Returns True if the job has rounds to come."""
+    """Returns True if the job has further rounds."""
     return j.status == JobStatus.ACTIVE and j.started < p.schedule.rounds and j.failed <= p.schedule.max_fail
 
 
 def has_next(p: JobParams, j: JobState) -> bool:
-    """Returns True if the job has a next round that its books let start."""
+    """Returns True if the job has a next round that its accounts allow to start."""
     return startable(p, j) and j.started - j.settled < p.schedule.max_lead
 
 
 def unbacked(j: JobState, leads: Iterable[tuple[int, Round]]) -> list[int]:
-    """Returns those of the merged rounds not yet final, (number, round), that keep the next one from starting."""
+    """Returns the merged, not yet final rounds (number, round) whose backing prevents the next one from starting."""
     # INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
     return backing.blocked_by(((r, ro.backed) for r, ro in leads if r >= j.settled), j.started)
 
@@ -126,13 +126,13 @@ def rounds_to_merge(p: JobParams, j: JobState, r: int, phase: Phase, free: Wei, 
     """Returns how many later rounds' pay an account locks when it merges round r, MERGING or LEAD; None if it cannot
     merge.
 
-    `free` is its stake, of which it keeps `kept` if possible.
+    `free` is the account's stake, of which it retains `kept` if possible.
     """
     left = free - p.merge.stake
     if left < 0:
         return None
     rounds = backing.affordable(p, left, backing.wanted(p, r), kept)
-    # A merge that is made again and covers less than what is missing opens nothing.
+    # A repeated merge that covers less than the missing amount lets nothing start.
     return None if phase == Phase.LEAD and r + rounds < j.started else rounds
 
 
@@ -140,14 +140,17 @@ def rounds_to_back(
     p: JobParams, j: JobState, leads: Sequence[tuple[int, Round]], mine: Callable[[int], bool], free: Wei,
     kept: Wei = NOTHING,
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
-    """Yields (round, later rounds to lock the pay of): of `leads`, as in `unbacked`, those merged by whoever has `free`
-    stake and keeps `kept` if it can, where they keep the next round from starting and the stake reaches."""
+    """Yields (round, number of later rounds to cover) for own merges that prevent the next round, as far as `free`
+    stake suffices.
+
+    `leads` is as in `unbacked`; `mine` selects own merges; the account retains `kept` of its stake if possible.
+    """
     if not startable(p, j):
         return
     covered, left = {r: ro.backed for r, ro in leads}, int(free)
     for r in filter(mine, unbacked(j, leads)):
         rounds = backing.affordable(p, left, backing.wanted(p, r) - covered[r], kept)
-        # Less than what is missing opens nothing.
+        # Covering less than the missing amount lets nothing start.
         if r + covered[r] + rounds >= j.started:
             left -= rounds * p.round_pay
             yield r, rounds
@@ -156,7 +159,7 @@ def rounds_to_back(
 def round_startable(p: JobParams, j: JobState, before: Phase, leads: Iterable[tuple[int, Round]]) -> bool:
     """Returns True if `startRound` takes the next round now.
 
-    `before`: the phase of the last round that was started, NONE before the first. `leads`: as in `unbacked`.
+    `before` is the phase of the last started round, NONE before the first; `leads` is as in `unbacked`.
     """
     # INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled one.
     if not has_next(p, j):
@@ -168,7 +171,7 @@ def round_startable(p: JobParams, j: JobState, before: Phase, leads: Iterable[tu
 
 
 def merge_attempt(j: JobState, phase: Phase) -> int:
-    """The attempt of the merge that a round in this phase gets next."""
+    """Returns the attempt number of the next merge of a round in this phase."""
     # INVARIANT: no two claims share an id: what is claimed after a merge that gave way carries a higher attempt.
     return j.attempt + (phase == Phase.LEAD)
 
@@ -179,8 +182,10 @@ def turns_over(p: JobParams, ro: Round, now: Seconds) -> bool:
 
 
 def finalizable(p: JobParams, j: JobState, r: int, rounds: Mapping[int, Round], now: Seconds) -> bool:
-    """Returns True if round r, merged or failed, can no longer be overturned. `rounds` has the unsettled ones as
-    stored."""
+    """Returns True if round r, merged or failed, can no longer be overturned.
+
+    `rounds` has the unsettled rounds as stored.
+    """
     _, over = over_at(p, j.started, r, lambda k: rounds.get(k) or Round())
     # INVARIANT: no claim is final before the windows of its whole carry period are over.
     if over == NEVER or now < over:
@@ -190,13 +195,17 @@ def finalizable(p: JobParams, j: JobState, r: int, rounds: Mapping[int, Round], 
 
 
 def is_settled(ro: Round) -> bool:
-    """Returns True if a round of which all before it are settled can no more be voided: nothing in it is judged."""
+    """Returns True if a round whose predecessors are all settled can no longer be voided, because nothing in it is to
+    be judged.
+    """
     return ro.phase == Phase.FINAL or (ro.phase == Phase.FAILED and ro.merged_at == NEVER)
 
 
 def over_at(p: JobParams, started: int, r: int, round_at: Callable[[int], Round]) -> tuple[int, Seconds]:
-    """Returns the last round, `r` itself without a carry, whose claims may stand on what claims of `r` carry: of those
-    started, and those that failed without claims hold none. And when its window is over, NEVER while it is not merged.
+    """Returns the last started round whose claims may be based on carries of claims in `r` (`r` itself without
+    carries), and when its window ends (NEVER while it is not merged).
+
+    Rounds that failed without claims are ignored.
     """
     period = p.role.carry_period
     last = min((r // period + 1) * period, started) - 1 if period else r
@@ -205,7 +214,7 @@ def over_at(p: JobParams, started: int, r: int, round_at: Callable[[int], Round]
     ro = round_at(last)
     if ro.phase not in (Phase.LEAD, Phase.FAILED) or ro.merged_at == NEVER:
         return last, NEVER
-    # A merge of r itself may have been made again since.
+    # A merge of r itself may have been repeated since.
     return last, Seconds(max(ro.merged_at, round_at(r).merged_at) + p.windows.challenge_seconds)
 
 
@@ -219,7 +228,7 @@ def finishable(p: JobParams, j: JobState) -> bool:
 
 
 def params(s: Reader, job: JobId) -> JobParams:
-    """The parameters of a job that exists."""
+    """Returns the parameters of an existing job; reverts otherwise."""
     p = s.params[job]
     if p is None:
         raise LookupError(f"no job 0x{job.hex()}")
@@ -227,7 +236,7 @@ def params(s: Reader, job: JobId) -> JobParams:
 
 
 def is_voided(j: JobState) -> bool:
-    """Returns True if the job was proven invalid; it stays so once it is Done."""
+    """Returns True if the job was proven invalid; stays True once the job is Done."""
     return j.prover != ZERO_ADDRESS
 
 
@@ -249,8 +258,10 @@ def merger_of(s: Reader, block: Block, job: JobId, r: int) -> Address:
 
 
 def turn_of(s: Reader, block: Block, job: JobId, r: int) -> int | None:
-    """The turn of a round that is to be merged, or merged again: then the turns after its first merger's go round in
-    the first half of its window. None for any other round."""
+    """Returns the merge turn of a round that can be merged, or merged again; None for any other round.
+
+    For a repeated merge, the turns after the first merger's take place in the first half of its window.
+    """
     ro = s.rounds[job, r]
     if ro.phase == Phase.MERGING:
         return turn(params(s, job), ro, block.time)
@@ -262,8 +273,9 @@ def turn_of(s: Reader, block: Block, job: JobId, r: int) -> int | None:
 
 
 def unbacked_since(s: Reader, block: Block, job: JobId, r: int) -> Seconds:
-    """Returns the time at which nothing but a merge's backing began to keep the next round from starting; NEVER if
-    something else does, or nothing."""
+    """Returns the time since which only a merge's insufficient backing prevents the next round; NEVER if there is
+    another reason or none.
+    """
     ro, j = s.rounds[job, r], s.jobs[job]
     if ro.phase != Phase.LEAD or r + ro.backed >= j.started or j.lingering:
         return NEVER
@@ -288,16 +300,16 @@ def unbacked_since(s: Reader, block: Block, job: JobId, r: int) -> Seconds:
 
 
 def bond_of(s: Reader, job: JobId) -> Wei:
-    """Returns the bond that a challenger of a claim of the job locks now."""
+    """Returns the bond that a challenger of a claim of the job must lock now."""
     p = s.params[job]
     if p is None:
-        # A division by the fee cap, which is zero.
+        # Avoids a division by the fee cap, which is zero for an unknown job.
         raise overflow()
     return bond(s, p)
 
 
 def bond(s: Reader, p: JobParams) -> Wei:
-    """Returns the bond that a challenger locks now, under the job's parameters."""
+    """Returns the bond that a challenger must lock now, under the job's parameters."""
     fee = prices.median(s.base_fees, p.prices.fee_cap)
     return prices.bond_of(p.prices.bond, p.prices.gas_price, p.prices.fee_cap, fee)
 
@@ -306,19 +318,19 @@ def bond(s: Reader, p: JobParams) -> Wei:
 
 
 def claim_at(s: Reader, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
-    """The claim of a slot in the round's current attempt."""
+    """Returns the claim of a slot, and its id, in the round's current attempt."""
     id_ = claim_id(job, r, ro.attempt, slot)
     return id_, s.claims[id_]
 
 
 def claim_id_of(s: Reader, job: JobId, r: int, slot: int) -> ClaimId:
-    """The claim of a slot, or of the standing merge, in the round's current attempt."""
+    """Returns the id of a slot's claim, or of the current merge, in the round's current attempt."""
     ro = s.rounds[job, r]
     return ro.merge_claim if slot == MERGE_SLOT else claim_id(job, r, ro.attempt, slot)
 
 
 def claim(s: Reader, id_: ClaimId) -> Claim:
-    """The claim with its effective status: VOID once its round is."""
+    """Returns the claim with its effective status: VOID once its round is void."""
     c = s.claims[id_]
     if c.status != ClaimStatus.NONE and is_void(s, id_, c):
         return replace(c, status=ClaimStatus.VOID)
@@ -326,8 +338,10 @@ def claim(s: Reader, id_: ClaimId) -> Claim:
 
 
 def is_void(s: Reader, id_: ClaimId, c: Claim) -> bool:
-    """A job is Void as a whole, and a round; a claim also is when its round was started or merged again. A claim of a
-    void round stands as long as games are open on it."""
+    """Returns True if the claim is void: with its whole job or round, or because its round was started or merged again.
+
+    A claim of a void round is not yet void while games on it are open.
+    """
     if c.status >= ClaimStatus.ABSENT:
         return c.status == ClaimStatus.VOID
     ro = s.rounds[c.job, c.round]
@@ -345,7 +359,7 @@ def live(s: Reader, id_: ClaimId) -> bool:
 def window_open(s: Reader, block: Block, id_: ClaimId) -> bool:
     """Returns True if a game may be opened on the claim now."""
     c = s.claims[id_]
-    # A void round keeps the games that it has.
+    # A void round continues the games that it has, but allows no new ones.
     if not live(s, id_) or s.rounds[c.job, c.round].phase == Phase.VOID:
         return False
     p = params(s, c.job)
@@ -359,7 +373,7 @@ def window_open(s: Reader, block: Block, id_: ClaimId) -> bool:
 def facts_of(s: Reader, id_: ClaimId, t: int, carried: Sequence[bytes] = ()) -> Facts:
     """Returns the undisputed facts of transition t (1..T) of the claim.
 
-    `carried`, of t = 1: the three words of the Body that S_0's carry comes from; where that is zero, they are not read.
+    `carried`, for t = 1, has the three words of the Body from which S_0's carry comes; ignored if the carry is zero.
     """
     c = s.claims[id_]
     # INVARIANT: a claim has transitions 1..T and no other.
@@ -374,7 +388,7 @@ def facts_of(s: Reader, id_: ClaimId, t: int, carried: Sequence[bytes] = ()) -> 
 
 
 def _state_zero(s: Reader, id_: ClaimId, c: Claim, p: JobParams, ro: Round, carried: Sequence[bytes]) -> StateRoot:
-    """S_0 of a claim."""
+    """Returns S_0 of a claim."""
     if not live(s, id_):
         raise revert("ClaimClosed", id_)
     if c.is_merge:
@@ -384,7 +398,7 @@ def _state_zero(s: Reader, id_: ClaimId, c: Claim, p: JobParams, ro: Round, carr
 
 
 def _carry_in(s: Reader, c: Claim, carried: Sequence[bytes]) -> StateRoot:
-    """The carry in the S_0 of a claim that names one."""
+    """Returns the carry in S_0 of a claim that names one."""
     _, earlier = claim_at(s, c.job, c.round - 1, s.rounds[c.job, c.round - 1], c.slot)
     # INVARIANT: what is carried is what was claimed.
     if keccak(b"".join(carried)) != earlier.digest:
@@ -403,12 +417,12 @@ def carry_stands(before: Round, earlier: Claim, worker: Address) -> bool:
 
 
 def witness_of(s: Reader, job: JobId, r: int, i: int) -> Address:
-    """The account of the i-th duty that was drawn for the round."""
+    """Returns the account of the i-th duty drawn for the round."""
     return s.duties[audit_id(job, r, s.rounds[job, r].attempt), i].account
 
 
 def missing(s: Reader, block: Block, id_: ClaimId) -> bool:
-    """Returns True if a demand for the claim's payload ended unanswered; raises while one is open."""
+    """Returns True if a demand for the claim's payload ended unanswered; reverts while one is open."""
     asked = s.asked[id_]
     if asked.missing:
         return True
@@ -421,10 +435,12 @@ def missing(s: Reader, block: Block, id_: ClaimId) -> bool:
 
 
 def may_act(s: Reader, account: Address, actor: Address) -> bool:
-    """Returns True if `actor` answers for `account`: it is the account or its delegate."""
+    """Returns True if `actor` may answer for `account`: it is the account or its delegate."""
     return actor == account or (actor != ZERO_ADDRESS and actor == s.delegate_of[account])
 
 
 def is_signed(s: Reader, account: Address, digest: Digest, signature: bytes) -> bool:
-    """Returns True if `account` signed `digest` (contracts/libraries/Signatures.sol); no account here has code."""
+    """Returns True if `account` signed `digest` (contracts/libraries/Signatures.sol); accounts with code are not
+    modelled.
+    """
     return account != ZERO_ADDRESS and s.at.recover(digest, signature) == account

@@ -1,12 +1,12 @@
-"""The market of witnesses. Twin of contracts/Witnesses.sol: same names, same order, same sentences.
+"""Enrols, draws and pays witnesses. Twin of contracts/Witnesses.sol: same names, same order, same sentences.
 
     witness   enrol -> Listed -> Leaving | Slashed -> gone
     audit     Drawing -> Drawn | Skipped
     duty      Drawn -> Committed -> Agreed | Differed -> Closed (Paid | Fined | Slashed | Void)
 
-A block after the last reveal draws who looks at which slot; how far each looks only it knows until it has said what it
-saw. Every wait has a default that anybody may call in: `draw` skips an audit that nobody drew in time, `settle` closes
-a duty that nobody did.
+A block after the last reveal determines which witness checks which slot. Only the witness knows up to which step it
+replays, until it has committed to its result. Every wait has a default that anyone may trigger: `draw` skips an audit
+that was not drawn in time, `settle` closes a duty that was not done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Se
 
 
 def enrol(d: Draft, sender: Address, job: JobId, head: Digest) -> None:
-    """Joins the job's list; locks the stake."""
+    """Adds the sender to the job's list of witnesses; locks its stake."""
     p = d.params[job]
     # INVARIANT: witnesses are for jobs that run and draw some.
     if p is None or d.jobs[job].status != JobStatus.ACTIVE or p.role.witnesses == 0:
@@ -58,7 +58,7 @@ def enrol(d: Draft, sender: Address, job: JobId, head: Digest) -> None:
 
 
 def retire(d: Draft, sender: Address, job: JobId) -> None:
-    """Leaves the list; the stake is free once no duty is open."""
+    """Removes the sender from the list; its stake is unlocked once no duty is open."""
     _catch_up(d, job)
     if d.enrolled[job, sender].standing != Standing.LISTED:
         raise revert("NotWitness", sender)
@@ -68,7 +68,7 @@ def retire(d: Draft, sender: Address, job: JobId) -> None:
 
 
 def commit(d: Draft, sender: Address, audit: AuditId, i: int, commitment: Digest) -> None:
-    """Binds a witness to what it saw without showing it."""
+    """Commits a witness to its result without revealing it."""
     a, duty = d.audits.edit(audit), d.duties.edit((audit, i))
     if sender != duty.account:
         raise revert("NotWitness", sender)
@@ -129,7 +129,7 @@ def reveal(d: Draft, sender: Address, audit: AuditId, i: int, opened: Word) -> N
 
 
 def publish(d: Draft, sender: Address, job: JobId, r: int, slot: int, trace_cid: str) -> None:
-    """Names the list of a claim's state roots, once no witness can copy from it."""
+    """Publishes the list of a claim's state roots, once no witness can copy from it."""
     attempt = d.rounds[job, r].attempt
     audit, claimed = audit_id(job, r, attempt), ids.claim_id(job, r, attempt, slot)
     require_cid(trace_cid)
@@ -147,7 +147,10 @@ def publish(d: Draft, sender: Address, job: JobId, r: int, slot: int, trace_cid:
 
 
 def draw(d: Draft, sender: Address, job: JobId, r: int) -> None:
-    """First call after the reveals: fixes the beacon's block. Call after that block: draws; too late: skips."""
+    """First call after the reveals: fixes the beacon's block.
+
+    A call after that block draws; if it comes too late, skips the audit.
+    """
     attempt = d.rounds[job, r].attempt
     audit = audit_id(job, r, attempt)
     if _catch_up(d, job) == audit:
@@ -168,7 +171,7 @@ def draw(d: Draft, sender: Address, job: JobId, r: int) -> None:
 
 
 def settle(d: Draft, sender: Address, audit: AuditId, i: int) -> Outcome:
-    """Closes a duty: pays, fines, slashes, or none of it."""
+    """Closes a duty: pays, fines or slashes its witness, or none of these."""
     a, duty = d.audits.edit(audit), d.duties.edit((audit, i))
     if duty.status in (DutyStatus.NONE, DutyStatus.CLOSED):
         raise revert("AlreadyDone")
@@ -222,7 +225,7 @@ def _catch_up(d: Draft, job: JobId) -> AuditId | None:
     a.beacon = beacon_of(d.block.hash_of(a.beacon_block), audit)
     p = params(d, job)
     _deal(d, audit, a, p)
-    # With nobody to wait for, the roots may be published at once.
+    # With no witness to wait for, the state roots may be published at once.
     _set_windows(a, d.block.time + (p.windows.audit_seconds if a.duties else 0), p)
 
     _emit(d, "AuditDrawn", audit, a.beacon, a.duties, a.commit_ends, a.reveal_ends)
@@ -230,7 +233,7 @@ def _catch_up(d: Draft, job: JobId) -> AuditId | None:
 
 
 def _deal(d: Draft, audit: AuditId, a: Audit, p: JobParams) -> None:
-    """Gives each duty its slot and its account."""
+    """Assigns to each duty a slot and an account."""
     revealed, owners = _revealed(d, a, p.role.slots)
     dealt: list[int] = []
     found: list[Address] = []
@@ -256,13 +259,15 @@ def _deal(d: Draft, audit: AuditId, a: Audit, p: JobParams) -> None:
 
 
 def _revealed(d: Draft, a: Audit, slots: int) -> tuple[list[int], list[Address]]:
-    """Slots whose claim was revealed, convicted ones included; and every slot's owner."""
+    """Returns the slots whose claim was revealed, convicted ones included, and the owner of every slot."""
     found = [d.claims[ids.claim_id(a.job, a.round, a.attempt, s)] for s in range(slots)]
     return [s for s, c in enumerate(found) if c.claimed_at], [c.worker for c in found]
 
 
 def _set_windows(a: Audit, commit_ends: int, p: JobParams) -> None:
-    """Committing ends at `commit_ends`; then owners publish for auditSeconds, and witnesses have as long again."""
+    """Sets the windows: committing ends at `commit_ends`, then owners publish for auditSeconds, then witnesses reveal
+    for as long.
+    """
     a.commit_ends = Seconds(commit_ends)
     a.reveal_ends = Seconds(commit_ends + AUDIT_REVEAL_WINDOWS * p.windows.audit_seconds)
 
@@ -275,7 +280,7 @@ def _is_open(d: Draft, job: JobId, r: int) -> bool:
 def _may_publish(d: Draft, a: Audit, job: JobId, r: int) -> bool:
     if a.status == AuditStatus.DRAWN:
         return d.block.time >= a.commit_ends
-    # Nobody has been drawn: as long as somebody may be, the list stays unpublished.
+    # No witness is drawn yet; while one may be, the list stays unpublished.
     over = phase(d, d.block, job, r) > Phase.ATTESTING or a.status == AuditStatus.SKIPPED
     return over or params(d, job).role.witnesses == 0
 
@@ -288,7 +293,7 @@ def _claim_of(a: Audit, duty: Duty) -> ClaimId:
 
 
 def _spend(w: Witness, serial: int, preimage: Digest) -> None:
-    """Checks that a preimage is the `serial`-th of the witness's chain, and keeps the deepest one known."""
+    """Checks that a preimage is the `serial`-th of the witness's chain, and stores the deepest known one."""
     if serial > w.spent:
         if chained(preimage, serial - w.spent) != w.head:
             raise revert("PreimageWrong")
@@ -338,8 +343,11 @@ def _outcome(d: Draft, a: Audit, duty: Duty) -> Outcome:
 
 
 def _is_gone(d: Draft, a: Audit, status: ClaimStatus) -> bool:
-    """The claim is void, or its round is, or started again. In a final round a claim is void that fell with the one
-    whose carry it starts from: its witness is paid."""
+    """Returns True if the claim or its round is void, or was started again.
+
+    In a final round, a claim that was voided with the claim whose carry it starts from does not count: its witness is
+    paid.
+    """
     ro = d.rounds[a.job, a.round]
     if ro.attempt != a.attempt or ro.phase == Phase.VOID:
         return True
@@ -347,7 +355,7 @@ def _is_gone(d: Draft, a: Audit, status: ClaimStatus) -> bool:
 
 
 def _is_left_out(d: Draft, a: Audit, slot: int) -> bool:
-    """The merge does without the slot's claim; reverts until it is frozen."""
+    """Returns True if the merge excludes the slot's claim; reverts until the round is frozen."""
     ro = d.rounds[a.job, a.round]
     if ro.merge_in == NO_STATE:
         raise revert("DutyOpen", ids.claim_id(a.job, a.round, a.attempt, slot))
@@ -363,14 +371,14 @@ def _take(d: Draft, job: JobId, account: Address, amount: int, standing: Standin
 
     d.enrolled.edit((job, account)).standing = standing
     vault.slash_liveness(d, d.at.witnesses, stake, taken)
-    # What is left answers for the duties that are open.
+    # The remaining stake still covers the open duties.
     if standing == Standing.LEAVING:
         vault.lock(d, d.at.witnesses, account, stake, held - taken)
     return taken
 
 
 def _unlist(d: Draft, job: JobId, account: Address) -> None:
-    """Removes an account from the list, if it is there; the last one takes its place."""
+    """Removes an account from the list if it is listed; the last account takes its index."""
     w = d.enrolled.edit((job, account))
     if w.standing != Standing.LISTED:
         return
@@ -385,7 +393,7 @@ def _unlist(d: Draft, job: JobId, account: Address) -> None:
 
 
 def _leave(d: Draft, job: JobId, account: Address) -> None:
-    """Forgets a witness that is off the list and has nothing left to do; its stake is free."""
+    """Deletes an unlisted witness without open duties; its stake is unlocked."""
     w = d.enrolled[job, account]
     if w.open:
         return

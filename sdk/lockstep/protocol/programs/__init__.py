@@ -1,1 +1,1 @@
-"""Programs: the graph of a training step as bytes, its rules, and what proves one invalid."""
+"""Programs: encoding, rules, and proofs that one is invalid."""

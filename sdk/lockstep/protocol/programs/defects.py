@@ -1,9 +1,10 @@
-"""Programs that could not be defended, shown piece by piece. Twin of contracts/Validator.sol: same names, same order.
+"""Proves, from opened pieces, that a Program could not be defended. Twin of contracts/Validator.sol: same names, same
+order.
 
     evidence = the parts of a Program that hash to its root, and the pieces that one rule reads
     check    = the rule of `protocol.programs.rules` that they break, or HOLDS
 
-`every` lists all the evidence that a job's parts admit: whoever holds an invalid job finds in it what to prove.
+`every` lists all evidence about a job's parts; for an invalid job, some of it is a proof.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ JOB_FIELDS = (
     "genesis_outer", "zero_carry", "zero_payload", "shared_depth", "payload_depth", "slots",
     "carry",
 )  # fmt: skip
-"""The fields of the contract's struct Job, in its order."""
+"""Fields of the contract's struct Job, in order."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class JobParts:
 
 
 def job_of(p: JobParams) -> JobParts:
-    """The job that the rules see. Twin of Validator._jobOf."""
+    """Extracts the parameters that the rules depend on. Twin of Validator._jobOf."""
     role = p.role
     return JobParts(
         role.step_program, role.encode_program, p.merge.program, role.dataset_root, role.dataset_rows, role.row_length,
@@ -157,15 +158,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The pieces of a job that are shown, and the subject that they are about."""
+    """Opened pieces of a job, and the subject that they are about."""
 
     subject: Subject
     program: int = 0
-    """0 step, 1 encode, 2 merge; of a LAYOUT the `Side`."""
+    """The Program: 0 step, 1 encode, 2 merge; for a LAYOUT the `Side`."""
     index: int = 0
-    """The op, entry or constant."""
+    """Index of the op, entry or constant."""
     at: int = 0
-    """The operand of an OPERAND; the leaf, if a tensor's leaf is shown."""
+    """Operand number of an OPERAND; leaf index if a tensor's leaf is shown."""
     code: Code = field(default_factory=Code)
     other: Code = field(default_factory=Code)
     """The second Program of a LAYOUT."""
@@ -177,7 +178,10 @@ class Evidence:
 
 
 def check(job: JobFacts, e: Evidence) -> Rule:
-    """The rule that the evidence shows to be broken; HOLDS if it breaks none. Raises if it is none of this job's."""
+    """Returns the rule that the evidence shows to be broken; HOLDS if none is.
+
+    Raises if the evidence is not about this job.
+    """
     try:
         _check(job, e)
     except Broken as broken:
@@ -222,7 +226,7 @@ def _program_of(subject: Subject, program: int) -> int:
 
 
 def _code(job: JobFacts, which: int, code: Code) -> OpenedProgram:
-    """The header of Program `which`, if it is one."""
+    """Opens the header of Program `which`; reverts unless it is one."""
     if which > MERGE:
         raise revert("EvidenceWrong")
     root = bytes((job.step_program, job.encode_program, job.merge_program)[which])
@@ -252,13 +256,13 @@ def _code(job: JobFacts, which: int, code: Code) -> OpenedProgram:
 
 @dataclass(frozen=True)
 class OpenedProgram:
-    """A Program as far as it is shown: its header, and what pieces open of it."""
+    """A partly opened Program: its header, and the parts that pieces open."""
 
     code: Code
     fields: HeaderFields
 
     def entry(self, k: int) -> TensorHeader | None:
-        """Entry k of the input state."""
+        """Returns entry k of the input state."""
         if k >= 1 << self.fields.s_in:
             raise revert("EvidenceWrong")
         try:
@@ -269,7 +273,7 @@ class OpenedProgram:
         return entry
 
     def output(self, k: int, pieces: Sequence[Piece], piece: int = 0) -> TensorHeader | None:
-        """Entry k of the output state; an op's descriptor is piece `piece`."""
+        """Returns entry k of the output state; piece `piece` is an op's descriptor."""
         if k >= 1 << self.fields.s_out:
             raise revert("EvidenceWrong")
         alias = self.fields.alias(self.code.header, k)
@@ -283,7 +287,7 @@ class OpenedProgram:
         return header
 
     def descriptor(self, index: int, pieces: Sequence[Piece], piece: int) -> bytes:
-        """The descriptor of op `index`, opened by piece `piece`."""
+        """Returns the descriptor of op `index`, opened by piece `piece`."""
         if index >= self.fields.n or piece >= len(pieces):
             raise revert("EvidenceWrong")
         opened = pieces[piece]
@@ -294,7 +298,7 @@ class OpenedProgram:
         return opened.data
 
     def constant(self, index: int, pieces: Sequence[Piece], piece: int = 0) -> TensorHeader:
-        """Constant `index`, whose header and tree are piece `piece`."""
+        """Returns constant `index`, whose header and tree are piece `piece`."""
         if index >= self.fields.n_consts or piece >= len(pieces):
             raise revert("EvidenceWrong")
         opened = pieces[piece]
@@ -311,9 +315,10 @@ class OpenedProgram:
 
 
 def _stands(root: bytes, value: bytes, index: int, count: int, proof: Sequence[bytes]) -> bool:
-    """Returns True if a proof shows a leaf of the full tree of `count`: a leaf elsewhere, or EMPTY, is none.
+    """Returns True if a proof shows a leaf of the full tree with `count` leaves; a leaf at another position, or EMPTY,
+    does not count.
 
-    Of a tree with all its leaves neither can be shown, since leaves and nodes are hashed apart.
+    In a tree with all of its leaves neither can be shown, because leaves and nodes are hashed with different domains.
     """
     # INVARIANT: evidence is about the Programs that the job names.
     if not merkle.verify(root, value, index, proof):
@@ -342,7 +347,7 @@ class _Entries(Sequence[TensorHeader | None]):
 
 
 def _shaped(data: bytes, opset: int) -> Op:
-    """A descriptor whose bytes parse and whose output has a shape."""
+    """Parses a descriptor and checks that its output has a shape."""
     op = _parse(data, opset)
     rules.check_shape(op)
     return op
@@ -372,7 +377,7 @@ def _parse(data: bytes, opset: int) -> Op:
 
 
 def _op(job: JobFacts, e: Evidence, opened: OpenedProgram) -> Op:
-    """Everything that op `e.index` (piece 0) must be by itself."""
+    """Checks everything that op `e.index` (piece 0) must satisfy by itself."""
     op = _shaped(opened.descriptor(e.index, e.pieces, 0), opened.fields.opset)
     rules.check_fields(op)
     rules.check_names(e.index, op, _Entries(opened), opened.fields.n_consts)
@@ -410,7 +415,7 @@ def _operand(job: JobFacts, e: Evidence, opened: OpenedProgram) -> None:
 
 
 def _leaf(e: Evidence, header: TensorHeader) -> None:
-    """If piece 1 is there, it is leaf `e.at` of the tensor of piece 0."""
+    """Checks that piece 1, if present, is leaf `e.at` of the tensor of piece 0."""
     if len(e.pieces) < 2:
         return
     if e.at >= header.leaves:
@@ -424,7 +429,7 @@ def _leaf(e: Evidence, header: TensorHeader) -> None:
 
 
 def _genesis(job: JobFacts, e: Evidence, opened: OpenedProgram) -> None:
-    """Tensor `e.index` of the job's first checkpoint is that of the Programs' states."""
+    """Checks that tensor `e.index` of the job's first checkpoint matches the Programs' states."""
     outer = e.subject == Subject.OUTER
     sections = Sections(job.shared_depth, job.payload_depth, job.slots)
     if e.index >= sections.shared.stop or not e.pieces:
@@ -475,18 +480,18 @@ def _dataset(job: JobFacts, e: Evidence) -> None:
 
 
 def _tensor_root(piece: Piece) -> Digest:
-    """SHA256(0x02 ‖ header ‖ tree), of a header that need not be one."""
+    """Returns SHA256(0x02 ‖ header ‖ tree); the header need not be valid."""
     return Digest(sha256(b"\x02" + piece.data + piece.tree).digest())
 
 
 def zero_tensor(entry: TensorHeader | None) -> Digest:
-    """The root of the zero tensor of a state entry; EMPTY stays EMPTY. No zeros are written out."""
+    """Returns the root of the zero tensor for a state entry, without building it; EMPTY stays EMPTY."""
     if entry is None:
         return merkle.EMPTY[0]
     full = merkle.leaf(bytes(LEAF_BYTES))
     last = merkle.leaf(bytes(4 * entry.elements - LEAF_BYTES * (entry.leaves - 1)))
     at = entry.leaves - 1
-    # Up from the last leaf: left of its path all is full, right of it all is EMPTY.
+    # Climbs from the last leaf: left of its path the tree is full, right of it EMPTY.
     for height in range(entry.depth):
         last = merkle.node(full, last) if at & 1 else merkle.node(last, merkle.EMPTY[height])
         full, at = merkle.node(full, full), at >> 1
@@ -533,7 +538,7 @@ def _verify(root: bytes, value: bytes, index: int, depth: int, proof: Sequence[b
 
 @dataclass(frozen=True)
 class ProgramParts:
-    """A Program's committed bytes, whether or not they are one: what its file holds."""
+    """A Program's committed bytes as in its file, even if they are not a valid Program."""
 
     header: bytes
     descriptors: tuple[bytes, ...]
@@ -541,7 +546,7 @@ class ProgramParts:
 
     @staticmethod
     def of(program: Program) -> ProgramParts:
-        """The bytes of a Program."""
+        """Returns the committed bytes of a Program."""
         return ProgramParts(program.header, program.descriptors, program.consts)
 
     @cached_property
@@ -551,7 +556,7 @@ class ProgramParts:
 
     @cached_property
     def trees(self) -> list[Digest]:
-        """The trees of the constants' contents."""
+        """Roots of the trees over the constants' contents."""
         return [c.tree for c in self.consts]
 
     @cached_property
@@ -585,15 +590,15 @@ class ProgramParts:
 
 @dataclass(frozen=True)
 class Held:
-    """A job's committed parts, as far as a party holds them."""
+    """A job's committed parts, as far as a party has them."""
 
     job: JobFacts
     programs: tuple[ProgramParts, ProgramParts, ProgramParts]
-    """step, encode, merge."""
+    """The Programs step, encode, merge."""
 
 
 def every(held: Held) -> Iterator[Evidence]:
-    """All evidence about the three Programs, with whatever pieces it needs; none of it convicts a valid job."""
+    """Yields all evidence about the three Programs, with the pieces that it needs; none convicts a valid job."""
     for which in (STEP, ENCODE, MERGE):
         yield from _of_program(which, held.programs[which])
     for side in LayoutSide:
@@ -601,7 +606,7 @@ def every(held: Held) -> Iterator[Evidence]:
 
 
 def find(held: Held) -> tuple[Evidence, Rule] | None:
-    """The first evidence that convicts; None if every rule that one can look at holds."""
+    """Returns the first evidence that convicts, with the broken rule; None if every rule that can be checked holds."""
     for evidence in every(held):
         rule = check(held.job, evidence)
         if rule != Rule.HOLDS:
@@ -619,7 +624,7 @@ def _of_program(which: int, parts: ProgramParts) -> Iterator[Evidence]:
         yield replace(about, subject=Subject.INPUT, index=k)
     for k in range(1 << fields.s_out):
         yield replace(about, subject=Subject.OUTPUT, index=k, pieces=_alias_piece(parts, fields, k))
-    # Of a tree that is too small for the header's count, the first leaf that is not there shows it.
+    # If a tree is too small for the header's count, its first missing leaf proves it.
     for k in range(min(fields.n_consts, len(parts.consts) + 1)):
         yield replace(about, subject=Subject.CONSTANT, index=k, pieces=(parts.const(k),))
     for i in range(min(fields.n, len(parts.descriptors) + 1)):
@@ -632,7 +637,7 @@ def _of_program(which: int, parts: ProgramParts) -> Iterator[Evidence]:
 
 
 def _fields(header: bytes) -> HeaderFields | None:
-    """The fixed fields of a header that has its tables."""
+    """Returns the fixed fields of a header whose tables are complete; None otherwise."""
     fields = HeaderFields.decode(header) if len(header) >= 15 else None
     return fields if fields is not None and fields.s_in < 16 and fields.length == len(header) else None
 
@@ -687,7 +692,9 @@ def _of_layout(held: Held, side: LayoutSide) -> Iterator[Evidence]:
 def checkpoint_evidence(
     subject: Subject, parts: ProgramParts, tensors: Sequence[tuple[TensorHeader, Digest] | None]
 ) -> Iterator[Evidence]:
-    """GENESIS or OUTER: every entry of a checkpoint's subtree, given as (header, tree), None = EMPTY."""
+    """Yields evidence about GENESIS or OUTER: every entry of a checkpoint's subtree, given as (header, tree), None =
+    EMPTY.
+    """
     roots = [merkle.EMPTY[0] if t is None else Digest(merkle.tensor_root_of_tree(t[0], t[1])) for t in tensors]
     levels = merkle.levels(roots)
     for k, tensor in enumerate(tensors):

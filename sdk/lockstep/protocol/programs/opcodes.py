@@ -1,6 +1,6 @@
-"""The opcodes of a map's expression machine: their numbers and how many registers each reads.
+"""Opcodes of a map's expression machine: their numbers, and the number of registers that each reads.
 
-What they compute is `lockstep.numerics.scalar`; here stands only what a descriptor's bytes can be checked for.
+`lockstep.numerics.scalar` defines their results; this module has only what is needed to check a descriptor's bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from enum import IntEnum
 
 
 class Opcode(IntEnum):
-    """Operands a, b, c are words, the result is a word. One number for every operation of the op-set, as committed."""
+    """Operations on words with operands a, b, c.
+
+    Each operation of the op-set has one number, which Programs commit to.
+    """
 
     MOV = 0
     IMM = 1
@@ -58,7 +61,7 @@ _UNARY = (
 _TERNARY = (Opcode.FFMA, Opcode.SELECT)
 
 ARITY: dict[Opcode, int] = dict.fromkeys(Opcode, 2) | dict.fromkeys(_UNARY, 1) | dict.fromkeys(_TERNARY, 3)
-"""The number of operands a, b, c that an operation reads. IMM reads its immediate, which stands in a's place."""
+"""Number of operands a, b, c that an operation reads. IMM reads its immediate instead of a."""
 
 FUNCTIONS = frozenset({Opcode.FEXP, Opcode.FLOG, Opcode.FTANH})
-"""The operations that are sequences of others: an expression has at most 8 of them."""
+"""Operations that are sequences of other operations; an expression has at most 8 of them."""

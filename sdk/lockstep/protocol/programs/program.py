@@ -1,7 +1,7 @@
-"""The Program: an SSA list of tensor operations as committed bytes.
+"""The Program: a list of tensor operations in SSA form, as committed bytes.
 
-Layouts are those of docs/protocol.md section 2, field by field. A Program is data: nothing here executes it
-(`lockstep.numerics` does) and nothing here checks more than that the bytes parse (`protocol.programs.rules` does).
+docs/protocol.md section 2 specifies the layouts field by field. A Program is data: this module only encodes and parses
+it; `lockstep.numerics` executes it and `protocol.programs.rules` checks it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lockstep.protocol.types import Digest, ProgramRoot, StateRoot, TensorRoot
 
 MAGIC = b"LSP1"
 PROFILE = 1
-"""Arithmetic profile F32-C256."""
+"""The arithmetic profile F32-C256."""
 OPSET = 2
-"""The newest op-set. 1: the kinds up to DRAW, folds up to ISUM; 2: quant, and the fold mode QDOT."""
+"""The newest op-set. Set 1 has the kinds up to DRAW and folds up to ISUM; set 2 adds quant and the fold mode QDOT."""
 CHUNK = 256
-"""Terms of a fold that are chained before a partial result is taken (docs/numerics.md, The order of sums)."""
+"""Consecutive terms of a fold that give one partial result (docs/numerics.md, The order of sums)."""
 PARTIALS = 512
-"""Partials that one move of a game shows at most: a fold of more chunks shows those of its groups of 256 first."""
+"""Most partials in one move of a game: a fold with more chunks first shows those of its groups of 256."""
 
 F32, I32 = 0, 1
 WORD_BYTES = 4
@@ -56,7 +56,7 @@ class Fold(IntEnum):
 
 
 class Quant(IntEnum):
-    """The output of a quant, codes or scales, and the rule of its scale (`Op.mode`)."""
+    """Output of a quant (codes or scales), and the rule of its scale (`Op.mode`)."""
 
     CODES = 0
     SCALES = 1
@@ -65,21 +65,24 @@ class Quant(IntEnum):
 
 
 MAX_GROUP_WORDS = 64
-"""The most words of codes in a group: 256 codes, one leaf."""
+"""Most words of codes in a group: 256 codes, one leaf."""
 CODES = 4
 """Codes in a word."""
 STOCHASTIC = 1 << 31
-"""`p1` of a quant that rounds stochastically is its random stream, from here on; 0 rounds to nearest."""
+"""Least `p1` of a quant that rounds stochastically: it is the random stream; 0 rounds to nearest."""
 
 
 def is_grouped(terms: int) -> bool:
-    """Returns True if a game about a fold of this many terms shows the partials of groups of 256 chunks before those of
-    single chunks."""
+    """Returns True if a game about a fold of so many terms shows partials of groups of 256 chunks before those of
+    single chunks.
+    """
     return -(-terms // CHUNK) > PARTIALS
 
 
 def groups_of(terms: int, words: int) -> int:
-    """The groups of `words` words of codes that hold so many values; the last one may be ragged."""
+    """Returns the number of groups, of `words` words of codes each, for so many values; the last may be partly
+    filled.
+    """
     return -(-terms // (CODES * words))
 
 
@@ -95,7 +98,7 @@ class Tag(IntEnum):
 
 @dataclass(frozen=True)
 class View:
-    """An affine window: element offset + sum(stride x coordinate) of a source."""
+    """An affine window on a source: element offset + sum(stride x coordinate)."""
 
     tag: Tag
     index: int
@@ -104,13 +107,13 @@ class View:
     """One signed stride per output axis, then one per k axis."""
 
     def encode(self) -> bytes:
-        """tag u8 ‖ index u16 ‖ offset i32 ‖ strides i32."""
+        """Encodes tag u8 ‖ index u16 ‖ offset i32 ‖ strides i32."""
         return struct.pack(f">BHi{len(self.strides)}i", self.tag, self.index, self.offset, *self.strides)
 
 
 @dataclass(frozen=True)
 class Instr:
-    """One step of a map's expression; `op` is an opcode of `numerics.scalar`, a, b, c are registers."""
+    """One instruction of a map's expression; `op` is an opcode of `numerics.scalar`, and a, b, c are registers."""
 
     op: int
     a: int = 0
@@ -120,7 +123,7 @@ class Instr:
     """32-bit word, used by `imm` alone."""
 
     def encode(self) -> bytes:
-        """opcode u8 ‖ a u8 ‖ b u8 ‖ c u8 ‖ imm u32."""
+        """Encodes opcode u8 ‖ a u8 ‖ b u8 ‖ c u8 ‖ imm u32."""
         return struct.pack(">4BI", self.op, self.a, self.b, self.c, self.imm)
 
 
@@ -131,7 +134,7 @@ class Op:
     kind: Kind
     dtype: int
     extents: tuple[int, ...]
-    """Output extents; () for a scalar."""
+    """Extents of the output; () for a scalar."""
     views: tuple[View, ...]
     k_extents: tuple[int, ...] = ()
     mode: int = 0
@@ -139,18 +142,18 @@ class Op:
     p0: int = 0
     p1: int = 0
     sizes: tuple[int, ...] = ()
-    """concat alone: the extent of each part along axis p0."""
+    """For concat only: the extent of each part along axis p0."""
     cumulative: int = 0
-    """Elements of all ops up to and including this one."""
+    """Total elements of all ops up to and including this one."""
 
     @property
     def header(self) -> TensorHeader:
-        """dtype and shape of the output."""
+        """Dtype and shape of the output."""
         return TensorHeader(self.dtype, self.extents)
 
     @property
     def is_qdot(self) -> bool:
-        """A sum of products of codes."""
+        """True for a fold that sums products of codes."""
         return self.kind == Kind.FOLD and self.mode == Fold.QDOT
 
     @property
@@ -160,24 +163,24 @@ class Op:
 
     @property
     def takes_powers(self) -> bool:
-        """True of a quant whose scales are powers of two."""
+        """True for a quant whose scales are powers of two."""
         return self.mode in (Quant.CODES_POWER, Quant.SCALES_POWER)
 
     @property
     def k_terms(self) -> int:
-        """K: the terms of a fold, where a group of a qdot, which is a chunk, counts 256; 0 for other kinds."""
+        """K, the terms of a fold (a group of a qdot counts 256); 0 for other kinds."""
         if self.kind != Kind.FOLD or not self.k_extents:
             return 0
         return self.k_extents[0] * CHUNK if self.mode == Fold.QDOT else self.k_extents[0]
 
     @property
     def opset(self) -> int:
-        """The least op-set that has it."""
+        """The least op-set that includes the op."""
         return 2 if self.kind > Kind.DRAW or (self.kind == Kind.FOLD and self.mode > Fold.ISUM) else 1
 
     @property
     def chunks(self) -> int:
-        """Chunks of a fold's K terms; 0 for other kinds."""
+        """Number of chunks in a fold's K terms; 0 for other kinds."""
         return -(-self.k_terms // CHUNK)
 
     @property
@@ -186,7 +189,7 @@ class Op:
         return is_grouped(self.k_terms)
 
     def encode(self) -> bytes:
-        """The canonical descriptor."""
+        """Encodes the canonical descriptor."""
         return b"".join(
             (
                 struct.pack(
@@ -210,7 +213,7 @@ class Op:
 
     @staticmethod
     def decode(data: bytes) -> Op:
-        """The inverse of `encode`; raises ProgramInvalid on any byte too few, too many or out of range."""
+        """Parses a descriptor. Raises ProgramInvalid if any byte is missing, surplus or out of range."""
         try:
             kind, mode, dtype, n_out, n_k, n_views, n_instr, zero = struct.unpack_from(">8B", data, 0)
             p0, p1, cumulative = struct.unpack_from(">IIQ", data, 8)
@@ -254,10 +257,10 @@ class Op:
 
 @dataclass(frozen=True)
 class Alias:
-    """An entry of the output state: it names nothing, the output of an op, or an entry of the input state."""
+    """An entry of the output state: EMPTY, the output of an op, or an entry of the input state."""
 
     kind: int
-    """0 EMPTY, 1 op, 2 input state."""
+    """0 for EMPTY, 1 for an op, 2 for an input state entry."""
     index: int = 0
 
     EMPTY_KIND = 0
@@ -271,18 +274,18 @@ class Const:
 
     header: TensorHeader
     data: bytes | memoryview = field(repr=False)
-    """Little-endian row-major words: any read-only buffer of bytes, a mapped file's too."""
+    """Little-endian words, row-major, in any read-only buffer, such as a memory-mapped file."""
     known_tree: Digest | None = field(default=None, repr=False, compare=False)
-    """`tree`, where somebody has found it before."""
+    """The value of `tree`, if it is known already."""
 
     @cached_property
     def tree(self) -> Digest:
-        """The root over the leaves of its contents."""
+        """Root over the leaves of the contents."""
         return merkle.data_root(self.data) if self.known_tree is None else self.known_tree
 
     @cached_property
     def root(self) -> TensorRoot:
-        """The tensor root; refuses contents of another length."""
+        """The tensor root. Raises ValueError for contents of another length."""
         if len(self.data) != 4 * self.header.elements:
             raise ValueError(f"{len(self.data)} bytes for a tensor of shape {self.header.shape}")
         return merkle.tensor_root_of_tree(self.header, self.tree)
@@ -294,16 +297,16 @@ class Program:
 
     ops: tuple[Op, ...]
     inputs: tuple[TensorHeader | None, ...]
-    """2^s_in entries of the input state, None = EMPTY; every tensor of rank 0 or 1."""
+    """2^s_in entries of the input state, None = EMPTY; every tensor has rank 0 or 1."""
     outputs: tuple[Alias, ...]
     """2^s_out entries of the output state."""
     consts: tuple[Const, ...] = ()
     names: tuple[str, ...] = field(default=(), compare=False)
-    """Per op: module path and operation, for people; not committed."""
+    """Per op: module path and operation, for messages; not committed."""
     places: tuple[str, ...] = field(default=(), compare=False)
-    """Per op: source line, for people; not committed."""
+    """Per op: source line, for messages; not committed."""
     opset: int = 1
-    """The op-set in its header: as given, or the least that has all ops if that is a later one."""
+    """The op-set in the header: as given, or the least that includes all ops if that is higher."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "opset", max([self.opset, *(op.opset for op in self.ops)]))
@@ -344,17 +347,17 @@ class Program:
 
     @cached_property
     def descriptors(self) -> tuple[bytes, ...]:
-        """The ops' committed bytes."""
+        """Committed bytes of the ops."""
         return tuple(op.encode() for op in self.ops)
 
     @cached_property
     def ops_levels(self) -> list[list[Digest]]:
-        """Merkle levels over the descriptors' leaves; a lone Z_0 if there is none."""
+        """Merkle levels over the descriptors' leaves; a single Z_0 if there are none."""
         return merkle.levels([merkle.leaf(d) for d in self.descriptors] or [merkle.EMPTY[0]])
 
     @cached_property
     def consts_levels(self) -> list[list[Digest]]:
-        """Merkle levels over the constants' tensor roots; a lone Z_0 if there is none."""
+        """Merkle levels over the constants' tensor roots; a single Z_0 if there are none."""
         return merkle.levels([c.root for c in self.consts] or [merkle.EMPTY[0]])
 
     @property
@@ -369,11 +372,11 @@ class Program:
 
     @cached_property
     def root(self) -> ProgramRoot:
-        """The Program root, which a job commits to."""
+        """The Program root, to which a job commits."""
         return merkle.program_root(self.header, self.ops_root, self.consts_root)
 
     def output_header(self, entry: int) -> TensorHeader | None:
-        """dtype and shape of an output state entry, None for EMPTY."""
+        """Returns dtype and shape of an output state entry, None for EMPTY."""
         alias = self.outputs[entry]
         if alias.kind == Alias.OP_KIND:
             return self.ops[alias.index].header
@@ -381,12 +384,11 @@ class Program:
 
     @property
     def output_layout(self) -> tuple[TensorHeader | None, ...]:
-        """Headers of the output state; must equal the next Program's `inputs`."""
+        """Headers of the output state, which must equal the next Program's `inputs`."""
         return tuple(self.output_header(k) for k in range(len(self.outputs)))
 
     def held_bytes(self, ops: Iterable[int]) -> int:
-        """Returns the bytes of the outputs of some ops and of those that they read, which a move about one of them
-        needs."""
+        """Returns the bytes of some ops' outputs and operands, which a move about one of them needs."""
         asked = set(ops)
         asked |= {v.index for op in asked for v in self.ops[op].views if v.tag == Tag.OP}
         return WORD_BYTES * sum(self.ops[op].header.elements for op in asked)
@@ -403,7 +405,10 @@ class Program:
         names: Sequence[str] = (),
         places: Sequence[str] = (),
     ) -> Program:
-        """A Program from its committed parts; raises ProgramInvalid if they do not parse or contradict each other."""
+        """Assembles a Program from its committed parts.
+
+        Raises ProgramInvalid if they do not parse or are inconsistent.
+        """
         parsed = ProgramHeader.decode(header)
         program = Program(
             tuple(Op.decode(bytes(d)) for d in descriptors),
@@ -425,7 +430,7 @@ class Program:
 
 @dataclass(frozen=True)
 class ProgramHeader:
-    """The parsed header: all that the game needs to know of a Program before an op is picked."""
+    """A parsed header: everything that a game needs of a Program before an op is picked."""
 
     opset: int
     n: int
@@ -438,7 +443,7 @@ class ProgramHeader:
 
     @staticmethod
     def decode(header: bytes) -> ProgramHeader:
-        """The inverse of `Program.header`; raises ProgramInvalid."""
+        """Parses `Program.header`. Raises ProgramInvalid."""
         try:
             f = HeaderFields.decode(header)
             if f.s_in > 16 or f.s_out > 16:
@@ -459,12 +464,12 @@ class ProgramHeader:
 
 
 HEAD_BYTES = 15
-"""Bytes of a header's fixed fields."""
+"""Bytes of the fixed fields of a header."""
 
 
 @dataclass(frozen=True)
 class HeaderFields:
-    """The fixed fields of a header, and where its two tables lie."""
+    """Fixed fields of a header, and the offsets of its two tables."""
 
     magic: bytes
     profile: int
@@ -477,41 +482,41 @@ class HeaderFields:
 
     @staticmethod
     def decode(header: bytes) -> HeaderFields:
-        """Reads the first 15 bytes; raises struct.error if there are fewer."""
+        """Parses the first 15 bytes. Raises struct.error if there are fewer."""
         return HeaderFields(*struct.unpack_from(">4sHHHBBBH", header))
 
     @property
     def foreign(self) -> bool:
-        """True if the header is of another format or profile than this build's, or of an unknown op-set."""
+        """True if the header has another format or profile than this build, or an unknown op-set."""
         return (self.magic, self.profile) != (MAGIC, PROFILE) or not 1 <= self.opset <= OPSET
 
     @property
     def length(self) -> int:
-        """Bytes of the whole header."""
+        """Length of the whole header in bytes."""
         return HEAD_BYTES + (6 << self.s_in) + (3 << self.s_out)
 
     def entry(self, header: bytes, k: int) -> bytes:
-        """The six bytes of input entry k, fewer where the header ends."""
+        """Returns the six bytes of input entry k, fewer if the header ends before."""
         return header[15 + 6 * k : 21 + 6 * k]
 
     def alias(self, header: bytes, k: int) -> Alias:
-        """Output entry k; raises struct.error where the header ends."""
+        """Returns output entry k. Raises struct.error if the header ends before."""
         return Alias(*struct.unpack_from(">BH", header, 15 + (6 << self.s_in) + 3 * k))
 
 
 def graph_depth(n: int, s_out: int) -> int:
-    """D: the least depth with room for n op roots and, aligned at the end, 2^s_out state entries."""
+    """Returns D: the least depth with room for n op roots and, aligned at the end, 2^s_out state entries."""
     blocks = -(-n // (1 << s_out)) + 1
     return ceil_log2(blocks) + s_out
 
 
 def state_root(entries: Sequence[bytes | None]) -> StateRoot:
-    """S: the Merkle root over the state's tensor roots, None = EMPTY; a power of two of entries."""
+    """Returns S, the Merkle root over a state's tensor roots (None = EMPTY); their number must be a power of two."""
     return StateRoot(merkle.tree([e if e is not None else merkle.EMPTY[0] for e in entries]))
 
 
 def encode_entry(entry: TensorHeader | None) -> bytes:
-    """kind u8 ‖ dtype u8 ‖ dim u32; zeros for EMPTY."""
+    """Encodes kind u8 ‖ dtype u8 ‖ dim u32; zeros for EMPTY."""
     if entry is None:
         return struct.pack(">BBI", 0, 0, 0)
     if len(entry.shape) > 1:
@@ -520,7 +525,7 @@ def encode_entry(entry: TensorHeader | None) -> bytes:
 
 
 def decode_entry(data: bytes) -> TensorHeader | None:
-    """The inverse of `encode_entry`; raises ValueError or struct.error for what it never writes."""
+    """Parses the bytes of `encode_entry`. Raises ValueError or struct.error for bytes that it never writes."""
     kind, dtype, dim = struct.unpack(">BBI", data)
     if kind > 2 or dtype > 1:
         raise ValueError(f"state entry of kind {kind}, dtype {dtype}")

@@ -1,7 +1,7 @@
-"""The rules that make a Program defensible, one function each (docs/protocol.md, section 8).
+"""Rules that make a Program defensible in a dispute, one function each (docs/protocol.md, section 8).
 
-A Program that breaks one could strand an honest defender. Parties apply them to whole Programs before they join
-(`numerics.validate`); `protocol.programs.defects` applies one to what was opened of a committed Program, as
+A Program that breaks a rule could leave an honest defender without a valid move. Parties check whole Programs before
+they join (`numerics.validate`); `protocol.programs.defects` checks opened parts of a committed Program, as
 contracts/Validator.sol does. Each function raises `Broken` with the rule, what is wrong and what to do.
 """
 
@@ -36,23 +36,23 @@ from lockstep.protocol.sections import Sections
 MAX_OPS = 1 << 14
 MAX_AXES = 8
 MAX_ELEMENTS = (1 << 31) - 1
-"""The most elements of one tensor."""
+"""Most elements of one tensor."""
 MAX_TERMS = CHUNK**3
-"""K of a fold: two levels of partials."""
+"""Most terms K of a fold: two levels of partials."""
 MAX_OPERANDS = 8
 MAX_TENSOR_OPERANDS = 6
-"""The most tensor operands of a map: those that cost an opening."""
+"""Most tensor operands of a map; each costs an opening."""
 MAX_INSTRS = 32
 MAX_FUNCTIONS = 8
 MAX_TOTAL = 1 << 40
-"""Elements of all ops of one Program, unless a party allows less."""
+"""Most elements of all ops of one Program, unless a party allows fewer."""
 MAX_STATE_DEPTH = 10
-"""log2 of a state's entries: the header lists them, and four moves of a game carry the header (9 KiB at most)."""
+"""Most log2 of a state's entries: the header lists them, and four moves of a game carry the header (at most 9 KiB)."""
 LAYOUT_HINT = "trace the three Programs of a job together"
 
 
 class Rule(IntEnum):
-    """The rules that a Program or a job can break, with the numbers of IValidator.sol."""
+    """Rules that a Program or a job can break, numbered as in IValidator.sol."""
 
     HOLDS = 0
     HEADER_LENGTH = 1
@@ -112,7 +112,7 @@ class Rule(IntEnum):
 
 
 class Broken(ProgramInvalid):
-    """A rule that does not hold."""
+    """A Program or a job breaks a rule."""
 
     def __init__(self, rule: Rule, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -123,26 +123,26 @@ class Broken(ProgramInvalid):
 
 
 def check_op_count(n: int) -> None:
-    """1 to 2^14 ops."""
+    """Checks that a Program has 1 to 2^14 ops."""
     if not 1 <= n <= MAX_OPS:
         raise Broken(Rule.OP_COUNT, f"a Program of {n} ops", f"1 to {MAX_OPS} can be defended")
 
 
 def check_width(what: str, entries: int) -> None:
-    """A state has a power of two of entries, at most 2^10."""
+    """Checks that a state has a power of two of entries, at most 2^10."""
     if entries != 1 << ceil_log2(max(entries, 1)) or entries > 1 << MAX_STATE_DEPTH:
         raise Broken(Rule.STATE_WIDTH, f"an {what} state of {entries} entries", "pad it to a power of two, <= 2^10")
 
 
 def check_input(k: int, entry: TensorHeader | None) -> None:
-    """Entry k of the input state is EMPTY or a flat tensor."""
+    """Checks that entry k of the input state is EMPTY or a flat tensor."""
     # INVARIANT: state is flat.
     if entry is not None and (len(entry.shape) > 1 or not fits(entry)):
         raise Broken(Rule.INPUT_ENTRY, f"input entry {k} is {entry}", "state tensors are f32 or i32 of rank 0 or 1")
 
 
 def check_output(k: int, alias: Alias, ops: int, inputs: Sequence[TensorHeader | None]) -> None:
-    """Entry k of the output state names nothing, an op, or a tensor of the input state."""
+    """Checks that entry k of the output state is EMPTY, an op, or a tensor of the input state."""
     if alias.kind == Alias.EMPTY_KIND:
         valid = alias.index == 0
     elif alias.kind == Alias.OP_KIND:
@@ -156,21 +156,23 @@ def check_output(k: int, alias: Alias, ops: int, inputs: Sequence[TensorHeader |
 
 
 def check_output_rank(k: int, header: TensorHeader | None) -> None:
-    """Entry k of the output state is flat."""
+    """Checks that entry k of the output state is flat."""
     # INVARIANT: state is flat.
     if header is not None and len(header.shape) > 1:
         raise Broken(Rule.OUTPUT_RANK, f"output entry {k} has shape {header.shape}", "state tensors have rank 0 or 1")
 
 
 def check_constant(k: int, header: TensorHeader) -> None:
-    """Constant k is a tensor that can be opened."""
+    """Checks that constant k is a tensor that can be opened."""
     # INVARIANT: a constant is f32 or i32, of at most 8 axes and 2^31 - 1 elements.
     if not fits(header):
         raise Broken(Rule.CONSTANT_HEADER, f"constant {k} is {header}", "f32 or i32, dimensions >= 1, elements < 2^31")
 
 
 def fits(header: TensorHeader) -> bool:
-    """dtype in the table, every dimension >= 1, at most 8 axes and 2^31 - 1 elements."""
+    """Returns True if the dtype is known, every dimension is >= 1, and there are at most 8 axes and 2^31 - 1
+    elements.
+    """
     return header.dtype in (F32, I32) and len(header.shape) <= MAX_AXES and _countable(header.shape)
 
 
@@ -182,7 +184,7 @@ def _countable(extents: Sequence[int]) -> bool:
 
 
 def check_shape(op: Op) -> None:
-    """dtype, axes and extents of an op's output."""
+    """Checks dtype, axes and extents of an op's output."""
     # INVARIANT: an op's dtype is in the table.
     if op.dtype not in (F32, I32):
         raise Broken(Rule.DTYPE, f"dtype {op.dtype} is not in the table", "0 is f32, 1 is i32")
@@ -196,7 +198,7 @@ def check_shape(op: Op) -> None:
 
 
 def check_fields(op: Op) -> None:
-    """The fields that an op's kind does not have are 0."""
+    """Checks that fields which an op's kind does not have are 0."""
     # INVARIANT: a fold or quant has one k axis, nothing else has any.
     if len(op.k_extents) != (op.kind in (Kind.FOLD, Kind.QUANT)):
         raise Broken(Rule.FOLD_AXIS, f"{len(op.k_extents)} k axes", "one for a fold or quant, none for other kinds")
@@ -215,7 +217,7 @@ def check_fields(op: Op) -> None:
 
 
 def check_names(i: int, op: Op, inputs: Sequence[TensorHeader | None], consts: int) -> None:
-    """Every operand of op i names something that is there before it."""
+    """Checks that every operand of op i names an earlier op, an input or a constant."""
     axes = len(op.extents) + len(op.k_extents)
     for j, view in enumerate(op.views):
         if len(view.strides) != axes:
@@ -434,14 +436,14 @@ _KINDS: dict[Kind, Callable[[Op], None]] = {
 
 
 def check_draw_length(op: Op, row_length: int) -> None:
-    """A draw's rows are as long as the dataset's."""
+    """Checks that a draw's rows are as long as the dataset's."""
     # INVARIANT: a draw's rows are the dataset's rows.
     if op.kind == Kind.DRAW and op.extents[1] != row_length:
         raise Broken(Rule.DRAW_LENGTH, f"draws rows of {op.extents[1]}", f"the job's rows have {row_length} tokens")
 
 
 def check_total(total: int, limit: int = MAX_TOTAL) -> None:
-    """The elements of all ops so far."""
+    """Checks the total elements of all ops so far."""
     # INVARIANT: the ops of a Program have at most 2^40 elements together.
     if total > limit:
         raise Broken(
@@ -451,7 +453,7 @@ def check_total(total: int, limit: int = MAX_TOTAL) -> None:
 
 
 def check_cumulative(op: Op, before: int) -> None:
-    """The op's cumulative count; `before` is that of the op before it."""
+    """Checks the op's cumulative count; `before` is the count of the previous op."""
     total = before + op.header.elements
     # INVARIANT: every descriptor carries the elements of all ops up to and including itself.
     if op.cumulative != total:
@@ -463,17 +465,19 @@ def check_cumulative(op: Op, before: int) -> None:
 # -- one operand -------------------------------------------------------------------------------------------------------
 
 CONTEXT = TensorHeader(I32, (3,))
-"""The header of the tensor that a context operand reads: round, slot, t."""
+"""Header of the tensor that a context operand reads: round, slot, t."""
 
 
 def check_operand(op: Op, j: int, source: TensorHeader | None) -> None:
-    """Operand j against what it reads; None for iota, whose values are computed."""
+    """Checks operand j against its source; None for iota, whose values are computed."""
     _check_dtype(op, j, source)
     _check_range(op, j, source)
 
 
 def _check_dtype(op: Op, j: int, source: TensorHeader | None) -> None:
-    """An operand that is moved or folded has the op's dtype; an immediate is what it is read as."""
+    """Checks dtypes: an operand that is moved or folded has the op's dtype; an immediate takes the dtype in which it is
+    read.
+    """
     if op.kind == Kind.GATHER and j == 0:
         # INVARIANT: an index is an integer.
         if source is not None and source.dtype != I32:
@@ -521,7 +525,7 @@ def _check_range(op: Op, j: int, source: TensorHeader | None) -> None:
 
 
 class Shapes(Protocol):
-    """The parameters of a job (`protocol.jobs.JobParams`) that determine the layouts of its states."""
+    """Parameters of a job (`protocol.jobs.JobParams`) that determine the layouts of its states."""
 
     @property
     def shared_depth(self) -> int:
@@ -533,11 +537,11 @@ class Shapes(Protocol):
 
     @property
     def slots(self) -> int:
-        """Claims of a round."""
+        """Number of slots, and so of claims, in a round."""
 
     @property
     def carry(self) -> int:
-        """1: `encode` puts out the carry of its state beside the payload."""
+        """1 if `encode` outputs the carry together with the payload, else 0."""
 
 
 class LayoutSide(IntEnum):
@@ -552,16 +556,16 @@ class LayoutSide(IntEnum):
 
 
 class Free:
-    """An entry that may be anything."""
+    """Marks an entry without a requirement."""
 
 
 FREE = Free()
 Due = TensorHeader | tuple[LayoutSide, int] | Free | None
-"""The requirement on an entry: a tensor, the same as an entry of another layout, anything, or EMPTY."""
+"""Requirement on an entry: a tensor, equality with an entry of another layout, anything, or EMPTY."""
 
 
 def width_of(side: LayoutSide, p: Shapes) -> int:
-    """Entries of a layout."""
+    """Returns the number of entries in a layout."""
     b, payload, q = p.shared_depth, p.payload_depth, ceil_log2(p.slots)
     return 1 << (b + 2, b + 2, b + 2, payload + 1, payload + q + 2, b + 1)[side]
 
@@ -595,7 +599,7 @@ def due(side: LayoutSide, k: int, p: Shapes) -> Due:
 
 
 def check_layout_width(side: LayoutSide, entries: int, p: Shapes) -> None:
-    """A layout has as many entries as the job's depths say."""
+    """Checks that a layout has as many entries as the job's depths imply."""
     wanted = width_of(side, p)
     # INVARIANT: a layout has the width that the job's depths imply.
     if entries != wanted:
@@ -603,7 +607,7 @@ def check_layout_width(side: LayoutSide, entries: int, p: Shapes) -> None:
 
 
 def check_layout_entry(side: LayoutSide, k: int, entry: TensorHeader | None, wanted: TensorHeader | None) -> None:
-    """Entry k is what `due` says."""
+    """Checks that entry k satisfies the requirement that `due` returns."""
     # INVARIANT: layouts of consecutive Programs are equal.
     if entry != wanted:
         raise Broken(Rule.LAYOUT_ENTRY, f"{_name(side)} entry {k} is {entry}, {wanted} is due", LAYOUT_HINT)

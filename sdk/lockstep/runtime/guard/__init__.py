@@ -1,4 +1,5 @@
-"""The commitment guard: never two different claims for one slot, whatever crashes, is started twice or is copied.
+"""The commitment guard (slashing protection): prevents two different claims for one slot after crashes, double starts
+and copies.
 
 lock.py          one home, one process
 memory.py        what the home has signed, on disk before it is signed (after EIP-3076)

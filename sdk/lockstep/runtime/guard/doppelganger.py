@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from lockstep.market.ledger import JobLedger, Ledger, RoundLedger
 
 FENCE_BLOCKS = 2
-"""Blocks between a home's registration and its first claim, in which another home notices the registration."""
+"""Blocks between a home's registration and its first claim, in which another home can notice the registration."""
 
 ACTS = frozenset({"Joined", "Revealed", "Merged"})
 """Events of the market whose `worker` sent the transaction."""
 
 _UNREVEALED = (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
 _AT_WORK = (Phase.JOINING, Phase.TRAINING, Phase.REVEALING)
-"""Phases that end by the clock, in which the holder of a slot has something to send."""
+"""Phases that end by the clock and in which a slot's owner still has to send a transaction."""
 
 
 class Watch:
@@ -44,8 +44,9 @@ class Watch:
         phase: Callable[[JobId, int], Phase],
         seconds: Seconds,
     ) -> None:
-        """`sent` tells if this home sent a transaction, `phase` returns a round's current phase, and `seconds` is the
-        chain time of listening (0: none)."""
+        """`sent` returns True if this home sent a transaction; `phase` returns a round's current phase; `seconds` is
+        the chain time of listening (0: none).
+        """
         self._memory = memory
         self._me = me
         self._node_key = node_key
@@ -56,7 +57,7 @@ class Watch:
         self._fence: int | None = None
 
     def begin(self, ledger: Ledger, now: Seconds) -> list[str]:
-        """Starts to listen if necessary; returns the reasons from the chain's history, or an empty list."""
+        """Starts to listen if necessary; returns the reasons from the chain's history, or []."""
         reasons = [] if self._memory.trusted() else ["this home has not listened before"]
         if ledger.nodes.get(self._me, self._node_key) != self._node_key:
             reasons.append("another home was the last to register for this account")
@@ -112,7 +113,7 @@ class Watch:
     # -- inside
 
     def _unknown(self, job: JobLedger, r: RoundLedger) -> bool:
-        """Returns True if a round has a claim by this account that the memory has no record of."""
+        """Returns True if a round has a claim by this account without a signing record in this home."""
         for claim in (*r.claims.values(), *r.merges):
             if claim.worker != self._me:
                 continue
@@ -123,7 +124,9 @@ class Watch:
         return False
 
     def _held_elsewhere(self, job: JobLedger) -> bool:
-        """Returns True if the account holds a slot whose claim is due: somebody joined it, and may be at work."""
+        """Returns True if the account holds a slot whose claim is due but which this home did not join: another home
+        may be working on it.
+        """
         return any(
             holder == self._me and status in _UNREVEALED and self._phase(job.id, r.number) in _AT_WORK
             for r in job.rounds.values()

@@ -1,9 +1,10 @@
-"""The memory as a file, to move a key to another machine: JSON, versioned, bound to one chain, market and account.
+"""Exports and imports signing records, to move a key to another machine: JSON, versioned, bound to one chain, market
+and account.
 
     {"metadata": {"format": "lockstep-guard", "version": 1, "chain_id", "genesis", "market", "account"},
      "promises": [{"claim", "seed", "base", "trace_root", "out", "out2", "nonce", "trace_cid", "payload_cid", "torn"}]}
 
-Bytes are 0x-prefixed hex. The nonces open commitments that are not revealed yet: the file is its owner's alone.
+Bytes are 0x-prefixed hex. The nonces open unrevealed commitments, so the file must stay secret.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from lockstep.runtime.guard.memory import RecordKey, Scope, SigningRecord
 
 FORMAT, VERSION = "lockstep-guard", 1
 WORDS = ("claim", "seed", "base", "trace_root", "out", "out2", "nonce")
-"""32 bytes each."""
+"""Fields of 32 bytes each."""
 MAX_EXPORT_BYTES, MAX_EXPORT_ITEMS = 1 << 28, 1 << 22
-"""Bounds for about 400,000 records, which a worker makes in years."""
+"""Bounds on an export: about 400,000 records, which a worker creates in years."""
 
 _NAMED, _NUMBER = text(64), whole(0, U32)
 _FILE = table({"metadata": mapping(anything), "promises": several(anything, MAX_EXPORT_ITEMS)})
@@ -73,7 +74,7 @@ def loads(exported: str, scope: Scope) -> list[tuple[RecordKey, SigningRecord]]:
 
 
 def save(path: Path, text: str) -> None:
-    """Write a new file of mode 0600; raises UsageError if it exists or cannot be written."""
+    """Writes a new file of mode 0600. Raises UsageError if it exists or cannot be written."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Locks a home for one process by an OS lock, which ends with the process however it ends."""
+"""Locks a home for one process by an OS lock, which the system releases however the process ends."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The signing records of a home: one row for each claim, on disk before anything about it is signed or committed.
+"""Stores a home's signing records: one row for each claim, written before anything about it is signed or committed.
 
-They are EIP-3076's signing database for claims. Slashable are two signatures over one (chain, market, job, round,
-attempt, slot, seed, base), so that is the key: after a reorganisation that draws a slot's seed again, its claim is
-another one.
+It corresponds to EIP-3076's slashing protection database. Two signatures over one (chain, market, job, round, attempt,
+slot, seed, base) are slashable, so that tuple is the key: after a reorganisation that changes a slot's seed, its claim
+is a different one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Scope:
 
     @property
     def key(self) -> str:
-        """The scope as the memory's rows name it."""
+        """The scope's name in the memory's rows."""
         return f"{self.chain_id}/{self.genesis.hex()}/{self.market.lower()}/{self.account.lower()}"
 
 
@@ -67,7 +67,7 @@ class RecordKey:
     """The key of a record: one piece of work, for which at most one result may be signed."""
 
     claim: ClaimId
-    """(chain, market, job, round, attempt, slot)."""
+    """Id of (chain, market, job, round, attempt, slot)."""
     seed: Seed
     base: StateRoot
     """The round's base for a slot; for a merge, the input root that the contract froze."""
@@ -75,18 +75,18 @@ class RecordKey:
 
 @dataclass(frozen=True)
 class SigningRecord:
-    """The values that an account may sign for a place; they never change."""
+    """The values that an account may sign for a key; they never change."""
 
     trace_root: TraceRoot
     out: Digest
     out2: Digest
     nonce: bytes
-    """32 random bytes of the commitment; zeros for a merge, which commits to nothing beforehand."""
+    """32 random bytes of the commitment; zeros for a merge, which has no commitment."""
     trace_cid: Cid
     payload_cid: Cid
-    """The payload's address; empty for a merge, which is bound before its checkpoint is stored."""
+    """CID of the payload; empty for a merge, which is recorded before its checkpoint is stored."""
     torn: bool = False
-    """True if two machines signed different values for this place: then nothing more is signed for it."""
+    """True if two machines signed different values for this key: nothing more is signed for it."""
 
     @property
     def values(self) -> tuple[bytes, bytes, bytes]:
@@ -98,14 +98,14 @@ class GuardMemory(Closing):
     """The signing records of one account; several threads and processes may share the file."""
 
     def __init__(self, home: Path, scope: Scope) -> None:
-        """Open or create the memory in `home`; raises DoctorError if it cannot be used."""
+        """Opens or creates the memory in `home`. Raises DoctorError if it cannot be used."""
         self.scope = scope
         self._path = home / FILE_NAME
         self._lock = threading.Lock()
         try:
             self._db = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
-            # FULL: a row that was written survives the machine, not only the process.
+            # FULL: a committed row survives a crash of the machine, not only of the process.
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(SCHEMA)
             sync_folder(home)
@@ -116,12 +116,12 @@ class GuardMemory(Closing):
             ) from error
 
     def record(self, place: RecordKey) -> SigningRecord | None:
-        """Returns the place's record, if there is one."""
+        """Returns the key's record, if there is one."""
         with self._lock:
             return self._row(place)
 
     def bind(self, place: RecordKey, wanted: SigningRecord) -> SigningRecord:
-        """Binds a place to these values; returns the record on disk, with the nonce of its first binding.
+        """Binds a key to these values; returns the record on disk, with the nonce of its first binding.
 
         Raises GuardRefused if other values are recorded.
         """
@@ -148,20 +148,21 @@ class GuardMemory(Closing):
     def merge(self, entries: Iterable[tuple[RecordKey, SigningRecord]]) -> int:
         """Merges the records of another memory atomically; returns how many rows are new or stricter.
 
-        A place bound to different values on both sides is torn: nothing is signed for it again.
+        A key bound to different values on both sides is torn: nothing is signed for it again.
         """
         changed = 0
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for place, record in entries:
                 changed += self._take(place, record)
-            # What the other machine did since is in no file: the home listens again.
+            # The file lacks what the other machine has signed since, so the home listens again.
             self._db.execute("DELETE FROM trust WHERE scope = ?", (self.scope.key,))
         return changed
 
     def trusted(self) -> bool:
-        """Returns True if this file has been listened for on this machine; a new, imported, copied or restored one has
-        not."""
+        """Returns True if this home has listened to the chain with this file on this machine; False for a new,
+        imported, copied or restored file.
+        """
         with self._lock:
             row = self._db.execute("SELECT home FROM trust WHERE scope = ?", (self.scope.key,)).fetchone()
         return row is not None and row[0] == self._identity()

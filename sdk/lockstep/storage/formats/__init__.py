@@ -1,1 +1,1 @@
-"""Wire formats of payload tensors: canonical bytes of a declared length, one module each, named in registry.py."""
+"""Wire formats of payload tensors: canonical encodings of a declared length, one module each, listed in registry.py."""

@@ -1,11 +1,11 @@
-"""The interface of wire formats: a value that turns a flat f32 tensor into bytes and back, one form for each tensor.
+"""Interface of wire formats: each encodes a flat f32 tensor as bytes and decodes it again, canonically.
 
     data = form.pack(values)              # PayloadInvalid if the format cannot carry exactly these bits
     values = form.unpack(data, n)         # of any bytes: exactly one tensor, or PayloadInvalid
 
-`pack(unpack(data)) == data` for all bytes that are not refused, so that a tensor has one name in a store. The length
-follows from the number of elements, and from the first `head` bytes where `head` is not zero; nothing else is read
-before it is checked. A tensor is handled as its 32-bit words: what is carried is bits, not numbers.
+`pack(unpack(data)) == data` for all accepted bytes, so that a tensor has a single CID. The length follows from the
+number of elements, and from the first `head` bytes if `head` is not zero; the length is checked before anything else is
+read. Formats encode 32-bit words exactly, not approximate numbers.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ Bytes = NDArray[np.uint8]
 Codes = NDArray[np.unsignedinteger[Any]]
 
 MAX_ELEMENTS = (1 << 31) - 1
-"""The most elements of one tensor of a Program."""
+"""Most elements of one tensor in a Program."""
 MAX_PART = 1 << 26
-"""The most elements under one scale or palette."""
+"""Most elements that share a scale or palette."""
 
 
 class WireFormat(ABC):
-    """One wire format; its fields are its parameters. A subclass is a frozen dataclass."""
+    """One wire format; its fields are its parameters. Each subclass is a frozen dataclass."""
 
     kind: ClassVar[str]
-    """The first part of its name."""
+    """The first part of the format's name."""
 
     @property
     def head(self) -> int:
-        """The first bytes, which say how long the whole is; 0 where the number of elements says it."""
+        """Number of leading bytes that determine the total length; 0 if the number of elements determines it."""
         return 0
 
     @property
     def name(self) -> str:
-        """The name that a manifest states: the kind, then the parameters."""
+        """The name in a manifest: the kind, then the parameters."""
         return "-".join([self.kind, *(str(getattr(self, f.name)) for f in fields(self))])  # type: ignore[arg-type]
 
     @abstractmethod
     def longest(self, n: int) -> int:
-        """The most bytes that n elements take; exactly these where `head` is 0."""
+        """Returns the most bytes that n elements take; the exact number if `head` is 0."""
 
     def length(self, n: int, head: bytes) -> int:
-        """The bytes that n elements take if they begin with `head`, of `self.head` bytes at least.
+        """Returns the bytes of an encoding of n elements that begins with `head` (at least `self.head` bytes).
 
-        PayloadInvalid if no n elements begin so.
+        Raises PayloadInvalid if no encoding of n elements begins so.
         """
         return self.longest(n)
 
     def bits(self, n: int) -> float:
-        """The most bits for each of n elements."""
+        """Returns the most bits per element for n elements."""
         return 8 * self.longest(n) / n
 
     def pack(self, values: NDArray[np.float32]) -> bytes:
-        """The bytes of a flat f32 tensor; PayloadInvalid if unpacking could not give its bits."""
+        """Encodes a flat f32 tensor. Raises PayloadInvalid if the format cannot represent its bits exactly."""
         if values.dtype != np.float32 or values.ndim != 1:
             raise PayloadInvalid(
                 f"a payload tensor has dtype {values.dtype} and shape {values.shape}", "give flat float32"
@@ -71,7 +71,7 @@ class WireFormat(ABC):
         return self._pack(np.ascontiguousarray(values).view(np.uint32)) if values.size else b""
 
     def unpack(self, data: bytes | memoryview, n: int) -> NDArray[np.float32]:
-        """The f32 tensor [n] that these bytes stand for, read-only; PayloadInvalid if they stand for none."""
+        """Decodes to an f32 tensor [n], read-only. Raises PayloadInvalid if the bytes encode no tensor."""
         if not 0 <= n <= MAX_ELEMENTS:
             raise UsageError(f"a payload tensor has {n} elements", f"use 0 to {MAX_ELEMENTS} elements")
         # INVARIANT: no other length than the declared one is decoded.
@@ -87,27 +87,27 @@ class WireFormat(ABC):
 
     @abstractmethod
     def _pack(self, words: Words) -> bytes:
-        """`pack` of at least one word."""
+        """Encodes at least one word; called by `pack`."""
 
     @abstractmethod
     def _unpack(self, data: Bytes, n: int) -> Words:
-        """`unpack` of a positive number of words, from bytes of the due length."""
+        """Decodes a positive number of words from bytes of the right length; called by `unpack`."""
 
 
 def require(condition: Any, what: str) -> None:
-    """Raises PayloadInvalid unless the condition holds: these bytes are the form of no tensor."""
+    """Raises PayloadInvalid unless the condition holds: these bytes encode no tensor."""
     if not condition:
         raise PayloadInvalid(what, "its publisher did not use the canonical encoding, so the payload counts as absent")
 
 
 def carried(condition: Any, what: str) -> None:
-    """Raises PayloadInvalid unless the condition holds: this tensor has no form."""
+    """Raises PayloadInvalid unless the condition holds: the format cannot encode this tensor."""
     if not condition:
         raise PayloadInvalid(what, "encode with the codec of this format")
 
 
 def check_size(what: str, elements: int) -> None:
-    """Raises UsageError unless parts of so many elements can be."""
+    """Raises UsageError unless a part may have so many elements."""
     # INVARIANT: a part is no longer than what a decoder may spread for a tensor of one element.
     if not 1 <= elements <= MAX_PART:
         raise UsageError(f"{what} of {elements}", f"use 1 to {MAX_PART} elements")
@@ -117,9 +117,10 @@ def check_size(what: str, elements: int) -> None:
 
 
 def partition(units: int, most: int) -> tuple[int, int]:
-    """(groups, units of each but the last) of a cut into the fewest groups of at most `most`, as equal as can be.
+    """Splits units into the fewest groups of at most `most`, as equal as possible; returns (groups, units of each but
+    the last).
 
-    The last group is the shorter one and has one unit at least; (0, 0) of nothing.
+    The last group may be shorter, but has at least one unit. Returns (0, 0) for no units.
     """
     if units == 0:
         return 0, 0
@@ -128,7 +129,7 @@ def partition(units: int, most: int) -> tuple[int, int]:
 
 
 def starts(units: int, most: int) -> list[tuple[int, int]]:
-    """The (first, past the last) unit of each group of `partition`."""
+    """Returns the (first, end) unit of each group of `partition`."""
     groups, each = partition(units, most)
     return list(pairwise([min(i * each, units) for i in range(groups + 1)]))
 
@@ -136,16 +137,16 @@ def starts(units: int, most: int) -> list[tuple[int, int]]:
 # -- bits --------------------------------------------------------------------------------------------------------------
 
 _PIECE = 1 << 20
-"""Codes that are spread into bits at once: a multiple of 8."""
+"""Codes converted to bits at a time: a multiple of 8."""
 
 
 def packed_length(count: int, width: int) -> int:
-    """Bytes of `count` codes of `width` bits."""
+    """Returns the bytes of `count` codes of `width` bits."""
     return -(-count * width // 8)
 
 
 def pack_bits(codes: Codes, width: int) -> Bytes:
-    """The codes, each < 2^width <= 2^16, one after the other, the lowest bit first; zeros fill the last byte."""
+    """Packs codes, each < 2^width <= 2^16, one after the other, lowest bit first; zeros fill the last byte."""
     if width == 8:
         return codes.astype(np.uint8)
     if 8 % width == 0:
@@ -163,7 +164,7 @@ def pack_bits(codes: Codes, width: int) -> Bytes:
 
 
 def unpack_bits(data: Bytes, count: int, width: int) -> Codes:
-    """Unpacks the codes that `pack_bits` packed; raises PayloadInvalid if the last byte is not filled with zeros."""
+    """Unpacks the codes that `pack_bits` packed. Raises PayloadInvalid unless zeros fill the last byte."""
     spare = 8 * data.size - count * width
     # INVARIANT: bits that no code has are zero.
     require(not spare or data[-1] >> (8 - spare) == 0, f"a bit beyond the last of {count} codes is set")
@@ -186,10 +187,10 @@ def unpack_bits(data: Bytes, count: int, width: int) -> Codes:
 
 
 def joined(parts: Sequence[Bytes | bytes]) -> bytes:
-    """The parts one after the other."""
+    """Concatenates the parts."""
     return b"".join(part if isinstance(part, bytes) else part.tobytes() for part in parts)
 
 
 def words_of(data: Bytes) -> Words:
-    """Little-endian 32-bit words."""
+    """Reads bytes as little-endian 32-bit words."""
     return np.ascontiguousarray(data).view("<u4").astype(np.uint32, copy=False)

@@ -1,4 +1,4 @@
-"""Subsets as numbers: the combinatorial number system (Knuth, TAOCP 4A, section 7.2.1.3, theorem L).
+"""Encodes subsets as numbers by the combinatorial number system (Knuth, TAOCP 4A, section 7.2.1.3, theorem L).
 
 rank of {c_1 < ... < c_k} = C(c_1, 1) + C(c_2, 2) + ... + C(c_k, k), in 0 .. C(m, k) - 1 for subsets of 0 .. m - 1
 """
@@ -15,32 +15,35 @@ from lockstep.protocol.errors import UsageError
 from lockstep.storage.formats.base import Bytes, require
 
 MAX_TABLE_BYTES = 1 << 26
-"""The largest table of binomials that is made."""
+"""Largest table of binomial coefficients, in bytes."""
 MAX_SMALL = 64
-"""The most elements of a set whose subsets are numbers of 64 bits."""
+"""Largest set whose subsets have 64-bit ranks."""
 _LIMB = 32
 
 Positions = NDArray[np.int64]
 
 
 def rank_length(m: int, k: int) -> int:
-    """Bytes of the rank of a subset of k of m."""
+    """Returns the bytes of the rank of a k-subset of m elements."""
     return (rank_bits(m, k) + 7) // 8
 
 
 def rank_bits(m: int, k: int) -> int:
-    """Returns the bits of the rank of a subset of k of m elements; 0 if there is only one subset."""
+    """Returns the bits of the rank of a k-subset of m elements; 0 if there is only one subset."""
     return (comb(m, k) - 1).bit_length()
 
 
 def check_table(m: int, k: int) -> None:
-    """Raises UsageError if subsets of k of m need too large a table."""
+    """Raises UsageError if k-subsets of m elements need too large a table."""
     if 4 * m * k * _limbs(m, k) > MAX_TABLE_BYTES:
         raise UsageError(f"subsets of {k} of {m} elements", "their ranks are too long: keep fewer, or list the indices")
 
 
 def rank_subsets(positions: Positions, m: int) -> Bytes:
-    """The ranks, little-endian [rows, rank_length], of subsets of 0 .. m - 1 given as ascending rows [rows, k]."""
+    """Returns the ranks, little-endian [rows, rank_length], of subsets of 0 ..
+
+    m - 1 given as ascending rows [rows, k].
+    """
     rows, k = positions.shape
     totals = np.zeros((rows, _limbs(m, k)), np.uint64)
     for column, table in zip(positions.T, _tables(m, k), strict=True):
@@ -50,8 +53,10 @@ def rank_subsets(positions: Positions, m: int) -> Bytes:
 
 
 def unrank_subsets(ranks: Bytes, m: int, k: int) -> Positions:
-    """Returns the ascending rows [rows, k] of which `rank_subsets` made these bytes; raises PayloadInvalid for no valid
-    rank."""
+    """Returns the ascending rows [rows, k] with these ranks: the inverse of `rank_subsets`.
+
+    Raises PayloadInvalid for an invalid rank.
+    """
     rows, limbs = len(ranks), _limbs(m, k)
     size = 4 * limbs
     left = np.zeros((rows, size), np.uint8)
@@ -63,7 +68,7 @@ def unrank_subsets(ranks: Bytes, m: int, k: int) -> Positions:
     words = left.view(">u4").astype(np.int64)
     for j in range(k - 1, -1, -1):
         table = _tables(m, k)[j]
-        # The largest c with C(c, j + 1) <= what is left: bytes of one length compare as big-endian numbers.
+        # Finds the largest c with C(c, j + 1) <= remainder; byte strings of equal length compare as big-endian numbers.
         at = np.searchsorted(table, words.astype(">u4").view(f"S{size}").reshape(-1), side="right") - 1
         positions[:, j] = at
         words -= table[at].view(">u4").reshape(rows, limbs)
@@ -80,13 +85,13 @@ def _limbs(m: int, k: int) -> int:
 
 @lru_cache(maxsize=8)
 def _tables(m: int, k: int) -> tuple[NDArray[np.bytes_], ...]:
-    """Table j: C(c, j + 1) for c = 0 .. m - 1, as big-endian numbers of one length."""
+    """Returns for each j the table of C(c, j + 1), c = 0 .. m - 1, as big-endian numbers of equal length."""
     limbs = _limbs(m, k)
     row = np.zeros((m, limbs), np.uint64)
     row[:, -1] = 1
     tables = []
     for _ in range(k):
-        # C(c, j + 1) = the sum of C(i, j) over i < c.
+        # Uses C(c, j + 1) = sum of C(i, j) over i < c.
         sums = np.zeros_like(row)
         np.cumsum(row[:-1], axis=0, out=sums[1:])
         row = _carried(sums[:, ::1])
@@ -95,7 +100,7 @@ def _tables(m: int, k: int) -> tuple[NDArray[np.bytes_], ...]:
 
 
 def _carried(sums: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The limbs, the most significant first, below 2^32 each."""
+    """Propagates carries; returns limbs below 2^32, the most significant first."""
     found = sums.copy()
     for i in range(found.shape[1] - 1, 0, -1):
         found[:, i - 1] += found[:, i] >> np.uint64(_LIMB)
@@ -108,7 +113,7 @@ def _carried(sums: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @lru_cache(maxsize=1)
 def _small() -> NDArray[np.uint64]:
-    """C(n, k) for n, k <= 64."""
+    """Returns the table of C(n, k) for n, k <= 64."""
     return np.array([[comb(n, k) for k in range(MAX_SMALL + 1)] for n in range(MAX_SMALL + 1)], np.uint64)
 
 
@@ -118,7 +123,7 @@ def binomials(n: NDArray[np.int64], k: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def rank_masks(masks: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """The rank of each row [rows, m] of a mask, m <= 64, among the subsets of as many elements."""
+    """Returns the rank of each row [rows, m] of a mask, m <= 64, among the subsets of equal size."""
     seen = np.cumsum(masks, axis=1)
     terms = np.where(masks, _small()[np.arange(masks.shape[1])[None, :], seen], np.uint64(0))
     return np.asarray(terms.sum(1, dtype=np.uint64))
@@ -127,7 +132,10 @@ def rank_masks(masks: NDArray[np.bool_]) -> NDArray[np.uint64]:
 def unrank_masks(
     ranks: NDArray[np.uint64], sizes: NDArray[np.int64], counts: NDArray[np.int64], m: int
 ) -> NDArray[np.bool_]:
-    """The masks [rows, m] of subsets of `counts` of 0 .. `sizes` - 1 with these ranks; PayloadInvalid for no rank."""
+    """Returns the masks [rows, m] of subsets with these ranks: `counts` elements of 0 ..
+
+    `sizes` - 1. Raises PayloadInvalid for an invalid rank.
+    """
     # INVARIANT: a rank is below the number of subsets.
     require((ranks < binomials(sizes, counts)).all(), "a rank is no subset's")
     masks, left, wanted = np.zeros((len(ranks), m), np.bool_), ranks.copy(), counts.copy()

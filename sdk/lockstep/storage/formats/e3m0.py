@@ -1,4 +1,4 @@
-"""E3M0: tensors of blocks whose elements are zero or plus or minus one of seven powers of two, 4 bits an element."""
+"""E3M0 format: blocks whose elements are zero or +- one of seven powers of two, 4 bits per element."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from lockstep.storage.formats.base import (
 )
 
 TOP = 7
-"""The code of a block's largest power of two; code c is 2^(c - 7) times it, code 0 is zero."""
+"""Code of a block's largest power of two P; code c encodes P x 2^(c - 7), code 0 encodes zero."""
 LEAST_TOP, MOST_TOP = TOP, 254
-"""Bounds of a block's largest biased exponent: all seven powers are normal numbers."""
+"""Bounds of a block's largest biased exponent, such that all seven powers are normal numbers."""
 _NEGATIVE = 8
 
 
 @dataclass(frozen=True)
 class E3M0Blocks(WireFormat):
-    """The biased exponent of each block's largest power as a byte, then 4 bits an element: 0 .. 7, and 8 for minus.
+    """Encodes each block's largest exponent (biased) as a byte, then 4 bits per element: code 0 .. 7, plus 8 for minus.
 
-    A block has the code 7, or exponent 0 and zeros alone. The last block may be short.
+    Each block contains the code 7, unless it has exponent 0 and only zeros. The last block may be shorter.
     """
 
     kind: ClassVar[str] = "e3m0"
     block: int = 256
-    """Elements under one exponent."""
+    """Number of elements that share an exponent."""
 
     def __post_init__(self) -> None:
         check_size("blocks", self.block)
 
     def longest(self, n: int) -> int:
-        """ceil(n / block) + ceil(n / 2)."""
+        """Returns ceil(n / block) + ceil(n / 2) bytes."""
         return -(-n // self.block) + packed_length(n, 4)
 
     def _pack(self, words: Words) -> bytes:

@@ -1,4 +1,4 @@
-"""Halves: tensors of finite binary16 values, 16 bits an element."""
+"""Halves format: tensors of finite binary16 values, 16 bits per element."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EXPONENT = 0x7C00
 
 
 def to_halves(words: Words) -> NDArray[np.uint16]:
-    """The binary16 patterns of binary32 words; PayloadInvalid unless each is a finite binary16 value."""
+    """Converts binary32 words to binary16 patterns. Raises PayloadInvalid unless each is a finite binary16 value."""
     with np.errstate(over="ignore"):
         halves = words.view(np.float32).astype(np.float16)
     carried(
@@ -25,7 +25,7 @@ def to_halves(words: Words) -> NDArray[np.uint16]:
 
 
 def from_halves(halves: NDArray[np.uint16]) -> Words:
-    """The binary32 words of binary16 patterns; PayloadInvalid for an infinity or a NaN."""
+    """Converts binary16 patterns to binary32 words. Raises PayloadInvalid for an infinity or a NaN."""
     # INVARIANT: a half is finite.
     require((halves & _EXPONENT != _EXPONENT).all(), "a half is infinite or no number")
     return halves.view(np.float16).astype(np.float32).view(np.uint32)
@@ -33,12 +33,12 @@ def from_halves(halves: NDArray[np.uint16]) -> Words:
 
 @dataclass(frozen=True)
 class Halves(WireFormat):
-    """Little-endian binary16, zeros of both signs and subnormals included."""
+    """Encodes values as little-endian binary16, including both zeros and subnormals."""
 
     kind: ClassVar[str] = "f16"
 
     def longest(self, n: int) -> int:
-        """2 n."""
+        """Returns 2 n bytes."""
         return 2 * n
 
     def _pack(self, words: Words) -> bytes:

@@ -1,4 +1,4 @@
-"""Codes of one byte: tensors of blocks whose elements are -127 .. 127 times a scale."""
+"""Int8 format: blocks whose elements are -127 .. 127 times a scale, one byte per element."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from lockstep.storage.formats.base import Bytes, WireFormat, Words, carried, che
 
 MAX_CODE = 127
 SHORT_SCALE = 0xFFFFFF00
-"""The bits of a scale that may be set: with 16 significant ones its product with a code of 7 is exact."""
+"""Mask of the bits that a scale may have: with 16 significant bits its product with a 7-bit code is exact."""
 LEAST_SCALE = np.float32(2.0**-110)
-"""The least scale but zero."""
+"""Least nonzero scale."""
 LARGEST_SCALE = np.float32(2.0**120)
-"""The largest scale: 127 times it is finite."""
+"""Largest scale, so that 127 times the scale is finite."""
 _PIECE = 1 << 18
-"""Elements at once, rounded up to whole blocks."""
+"""Elements processed at a time, rounded up to whole blocks."""
 
 
 @dataclass(frozen=True)
 class Int8Blocks(WireFormat):
-    """n signed bytes, then a little-endian binary32 scale for each block; the last block may be short.
+    """Encodes n signed bytes, then a little-endian binary32 scale for each block; the last block may be shorter.
 
-    A block's largest code is 127 or -127. A block of zeros has the scale 0.
+    The largest code of a block has magnitude 127. A block of zeros has scale 0.
     """
 
     kind: ClassVar[str] = "int8"
     block: int = 256
-    """Elements under one scale."""
+    """Number of elements that share a scale."""
 
     def __post_init__(self) -> None:
         check_size("blocks", self.block)
 
     def longest(self, n: int) -> int:
-        """n + 4 ceil(n / block)."""
+        """Returns n + 4 ceil(n / block) bytes."""
         return n + 4 * -(-n // self.block)
 
     def _pack(self, words: Words) -> bytes:
@@ -70,7 +70,7 @@ class Int8Blocks(WireFormat):
         return values.view(np.uint32)
 
     def _rows(self, flat: NDArray) -> list[tuple[int, NDArray]]:
-        """(first element, blocks [.., block]) in pieces; zeros fill the last block."""
+        """Splits into pieces (first element, blocks [.., block]); zeros fill the last block."""
         step = -(-_PIECE // self.block) * self.block
         pieces = []
         for first in range(0, flat.size, step):

@@ -1,8 +1,8 @@
-"""Sequences of four symbols as their counts and the places of each symbol (Cover 1973, enumerative source coding).
+"""Encodes sequences of four symbols by enumerative source coding (Cover 1973): symbol counts, then positions.
 
-A row of k symbols is the number of its counts among all that add up to k, in lexicographic order, then the rank of the
-places of symbol 0 among the k, of symbol 1 among the rest, of symbol 2 among what is left: as many bits as the counts
-leave possible, and no more.
+A row of k symbols is encoded as the index of its counts among all counts with sum k, in lexicographic order, then the
+ranks of three subsets: the positions of symbol 0 among k, of symbol 1 among the remaining, of symbol 2 among those then
+remaining. Each rank takes the bits that the counts require.
 """
 
 from __future__ import annotations
@@ -30,34 +30,33 @@ def check_row(k: int) -> None:
 
 
 def counts_width(k: int) -> int:
-    """Bits of the counts of a row of k symbols."""
+    """Returns the bits of a row's counts."""
     return (comb(k + SYMBOLS - 1, SYMBOLS - 1) - 1).bit_length()
 
 
 def counts_length(rows: int, k: int) -> int:
-    """Bytes of the counts of so many rows."""
+    """Returns the bytes of the counts of so many rows."""
     return packed_length(rows, counts_width(k))
 
 
 def ranks_longest(k: int) -> int:
-    """The most bits of the ranks of a row of k symbols."""
+    """Returns the most bits of a row's ranks."""
     return int(_widths(_all_counts(k)).sum(1).max())
 
 
 def ranks_length(counts: Integers) -> int:
-    """Bytes of the ranks of rows with these counts [rows, 4]."""
+    """Returns the bytes of the ranks of rows with these counts [rows, 4]."""
     return -(-int(_widths(counts).sum()) // 8)
 
 
 def pack_counts(counts: Integers) -> Bytes:
-    """The counts [rows, 4] of rows of one length."""
+    """Packs the counts [rows, 4] of rows of equal length."""
     k = int(counts[0].sum())
     return pack_bits(np.searchsorted(_keys(_all_counts(k)), _keys(counts)).astype(np.uint16), counts_width(k))
 
 
 def unpack_counts(data: Bytes, rows: int, k: int) -> Integers:
-    """Returns the counts of which `pack_counts` made these bytes; raises PayloadInvalid for a number that encodes no
-    counts."""
+    """Unpacks the counts that `pack_counts` packed. Raises PayloadInvalid for a number that encodes no counts."""
     found = unpack_bits(data, rows, counts_width(k))
     every = _all_counts(k)
     # INVARIANT: a number is below the number of counts.
@@ -66,12 +65,12 @@ def unpack_counts(data: Bytes, rows: int, k: int) -> Integers:
 
 
 def counts_of(rows: Codes) -> Integers:
-    """Counts of each symbol in each row: [rows, k] -> [rows, 4]."""
+    """Counts each symbol in each row: [rows, k] -> [rows, 4]."""
     return np.stack([(rows == s).sum(1, dtype=np.int64) for s in range(SYMBOLS)], axis=1)
 
 
 def pack_ranks(rows: Codes, counts: Integers) -> Bytes:
-    """The ranks of rows [rows, k] with these counts, each in the bits that its counts leave, the lowest first."""
+    """Packs the ranks of rows [rows, k] with these counts, lowest bit first."""
     ranks, left = [], rows
     for s in range(SYMBOLS - 1):
         ranks.append(rank_masks(left == s) if left.shape[1] else np.zeros(len(rows), np.uint64))
@@ -85,8 +84,7 @@ def pack_ranks(rows: Codes, counts: Integers) -> Bytes:
 
 
 def unpack_ranks(data: Bytes, counts: Integers) -> Codes:
-    """Returns the rows of which `pack_ranks` made these bytes; raises PayloadInvalid for an invalid rank or a stray
-    bit."""
+    """Unpacks the rows that `pack_ranks` packed. Raises PayloadInvalid for an invalid rank or a nonzero padding bit."""
     widths = _widths(counts).reshape(-1)
     total = int(widths.sum())
     bits = np.unpackbits(data, bitorder="little")
@@ -106,7 +104,7 @@ def unpack_ranks(data: Bytes, counts: Integers) -> Codes:
         masks = unrank_masks(ranks[:, s], sizes, counts[:, s], k)
         row, column = np.nonzero(masks)
         rows[row, places[row, column]] = s
-        # What is left moves to the front, in order.
+        # Remaining positions move to the front, in order.
         order = np.argsort(masks, axis=1, kind="stable")
         places = np.take_along_axis(places, order, axis=1)
         sizes = sizes - counts[:, s]
@@ -114,28 +112,28 @@ def unpack_ranks(data: Bytes, counts: Integers) -> Codes:
 
 
 def _without(rows: Codes, symbol: int) -> Codes:
-    """Removes a symbol from the rows and closes the gaps; elements past a row's new end have no meaning."""
+    """Removes a symbol from the rows and closes the gaps; elements after a row's new end are undefined."""
     order = np.argsort(rows == symbol, axis=1, kind="stable")
     moved = np.take_along_axis(rows, order, axis=1)
     return np.where(moved == symbol, np.uint8(0xFF), moved)
 
 
 def _widths(counts: Integers) -> Integers:
-    """Bits of the three ranks of rows with these counts: [rows, 4] -> [rows, 3]."""
+    """Returns the bits of the three ranks of rows with these counts: [rows, 4] -> [rows, 3]."""
     sizes = np.stack([counts[:, s:].sum(1) for s in range(SYMBOLS - 1)], axis=1)
     return np.asarray(_bits()[sizes, counts[:, : SYMBOLS - 1]])
 
 
 @lru_cache(maxsize=1)
 def _bits() -> Integers:
-    """rank_bits(n, k) for n, k <= 64; 0 where there is no subset."""
+    """Returns the table of rank_bits(n, k) for n, k <= 64; 0 if k > n."""
     every = range(MAX_SMALL + 1)
     return np.array([[rank_bits(n, k) if k <= n else 0 for k in every] for n in every], np.int64)
 
 
 @lru_cache(maxsize=8)
 def _all_counts(k: int) -> Integers:
-    """All counts [.., 4] that add up to k, in lexicographic order."""
+    """Lists all counts [.., 4] with sum k, in lexicographic order."""
     a, b, c = np.meshgrid(*[np.arange(k + 1)] * (SYMBOLS - 1), indexing="ij")
     some = np.stack([a.reshape(-1), b.reshape(-1), c.reshape(-1)], axis=1)
     rest = k - some.sum(1)

@@ -1,4 +1,4 @@
-"""Palettes: tensors of groups with few different words, a code of 1 to 8 bits an element."""
+"""Palette format: groups with few distinct words, encoded as codes of 1 to 8 bits per element."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from lockstep.storage.formats.base import (
 )
 
 WIDTHS = (1, 2, 4, 8)
-"""Bits of a code."""
+"""Allowed bits of a code."""
 Spans = Sequence[tuple[int, int]]
-"""The (first, past the last) element of each group; none is empty."""
+"""The (first, end) element of each group; no group is empty."""
 
 
 @dataclass(frozen=True)
 class Palette(WireFormat):
-    """The groups' palettes, 2^width little-endian words each, then a code an element.
+    """Encodes each group's palette, 2^width little-endian words, then one code per element.
 
-    A palette lists the different words of its group in ascending order, read as unsigned integers; zeros fill it.
+    A palette lists the distinct words of its group in ascending order as unsigned integers; zeros fill the rest.
     """
 
     kind: ClassVar[str] = "palette"
     width: int = 8
     """Bits of a code: 1, 2, 4 or 8."""
     group: int = 1 << 20
-    """The most elements that share a palette."""
+    """Most elements that share a palette."""
 
     def __post_init__(self) -> None:
         check_width(self.width)
         check_size("groups", self.group)
 
     def longest(self, n: int) -> int:
-        """4 x 2^width for each group, and width n / 8 rounded up."""
+        """Returns 4 x 2^width bytes per group, plus ceil(width n / 8)."""
         return table_length(partition(n, self.group)[0], self.width) + packed_length(n, self.width)
 
     def _pack(self, words: Words) -> bytes:
@@ -64,18 +64,21 @@ class Palette(WireFormat):
 
 
 def check_width(width: int) -> None:
-    """Raises UsageError unless codes can have this many bits."""
+    """Raises UsageError unless codes may have so many bits."""
     if width not in WIDTHS:
         raise UsageError(f"codes have {width} bits", f"use one of {', '.join(map(str, WIDTHS))} bits")
 
 
 def table_length(groups: int, width: int) -> int:
-    """Bytes of the palettes of so many groups."""
+    """Returns the bytes of the palettes of so many groups."""
     return groups * 4 << width
 
 
 def write_palettes(words: Words, spans: Spans, width: int) -> tuple[Bytes, Codes]:
-    """(the groups' palettes, a code for each word); PayloadInvalid for a group with more than 2^width words."""
+    """Returns (palettes of all groups, code of each word).
+
+    Raises PayloadInvalid for a group with more than 2^width distinct words.
+    """
     tables, codes = np.zeros((len(spans), 1 << width), "<u4"), np.empty(words.size, np.uint8)
     for table, (first, end) in zip(tables, spans, strict=True):
         found = np.unique(words[first:end])
@@ -86,7 +89,7 @@ def write_palettes(words: Words, spans: Spans, width: int) -> tuple[Bytes, Codes
 
 
 def read_palettes(tables: Bytes, codes: Codes, spans: Spans, width: int) -> Words:
-    """The word of each code; PayloadInvalid unless these are the palettes of the words."""
+    """Returns the word of each code. Raises PayloadInvalid unless the palettes are canonical for these words."""
     words = np.empty(codes.size, np.uint32)
     for table, (first, end) in zip(words_of(tables).reshape(-1, 1 << width), spans, strict=True):
         falls = np.flatnonzero(table[1:] <= table[:-1])

@@ -1,4 +1,4 @@
-"""Wire formats by the kind that begins their names."""
+"""Registry of wire formats by the kind that begins a format's name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS: dict[str, type[WireFormat]] = {
 
 
 def named(name: str) -> WireFormat:
-    """The format of this name, as `WireFormat.name` writes it; UsageError if there is none."""
+    """Parses a format's name, as `WireFormat.name` writes it. Raises UsageError for an unknown format."""
     kind, *given = name.split("-")
     found = KINDS.get(kind)
     known = fields(found) if found is not None else ()  # type: ignore[arg-type]

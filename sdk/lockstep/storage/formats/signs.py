@@ -1,4 +1,4 @@
-"""Signs: tensors of blocks whose elements are plus or minus one magnitude."""
+"""Signs format: blocks whose elements are +- one magnitude, 1 bit per element."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _INFINITY = np.uint32(0x7F800000)
 
 @dataclass(frozen=True)
 class Signs(WireFormat):
-    """A little-endian binary32 magnitude for each block, then a bit an element: 1 is minus.
+    """Encodes a little-endian binary32 magnitude for each block, then one bit per element: 1 is minus.
 
-    The last block may be short. A magnitude is finite. A block of zeros has the magnitude 0 and no bit set.
+    The last block may be shorter. Magnitudes are finite. A block of zeros has magnitude 0 and no bit set.
     """
 
     kind: ClassVar[str] = "sign"
     block: int = 4096
-    """Elements under one magnitude."""
+    """Number of elements that share a magnitude."""
 
     def __post_init__(self) -> None:
         check_size("blocks", self.block)
 
     def longest(self, n: int) -> int:
-        """4 ceil(n / block) + ceil(n / 8)."""
+        """Returns 4 ceil(n / block) + ceil(n / 8) bytes."""
         return 4 * -(-n // self.block) + packed_length(n, 1)
 
     def _pack(self, words: Words) -> bytes:
@@ -60,6 +60,6 @@ class Signs(WireFormat):
         return self._joined(magnitudes, negative)
 
     def _joined(self, magnitudes: Words, negative: np.ndarray) -> Words:
-        """The words of a sign bit each; a zero has none."""
+        """Combines magnitudes and sign bits into words; zeros have no sign."""
         spread = np.repeat(magnitudes, self.block)[: negative.size]
         return spread | np.where(spread != 0, negative.astype(np.uint32) << np.uint32(31), np.uint32(0))

@@ -1,8 +1,8 @@
-"""Sparse tensors: of each block as many words are not 0 as are kept; their places, then their values.
+"""Sparse format: each block has a fixed number of nonzero words, encoded as positions and values.
 
     head (of ranked levels: u32, all bytes) ‖ palettes ‖ places ‖ levels
 
-A kept word is never 0 (a kept zero is -0), so that the tensor alone says what was kept.
+A kept word is never 0 (a kept zero is -0), so that the decoded tensor shows which words were kept.
 """
 
 from __future__ import annotations
@@ -43,21 +43,27 @@ _HEAD = 4
 
 @dataclass(frozen=True)
 class Sparse(WireFormat):
-    """`kept` words of each block; the last block may be short, and keeps as many as it has at most."""
+    """Sparse encoding with `kept` words in each block; the last block may be shorter, and keeps at most all of its
+    words.
+    """
 
     kind: ClassVar[str] = "sparse"
     block: int = 4096
-    """Elements of a block: a power of two, at most 2^16."""
+    """Elements in a block: a power of two, at most 2^16."""
     kept: int = 64
-    """Words of a block that are not 0."""
+    """Number of nonzero words in a block."""
     width: int = 2
-    """Bits of a value: 1, 2, 4 or 8 of a code into a palette, 16 of a binary16, 32 of a word."""
+    """Bits of a value: 1, 2, 4 or 8 for a palette code, 16 for a binary16, 32 for a word."""
     group: int = 128
-    """The most blocks that share a palette."""
+    """Most blocks that share a palette."""
     places: str = LISTED
-    """"listed": an index of log2(block) bits each, ascending; "ranked": the subset's number, in whole bytes a block."""
+    """Encoding of positions: "listed" has log2(block) bits for each index, ascending; "ranked" has the rank of the
+    subset, in whole bytes per block.
+    """
     levels: str = LISTED
-    """"listed": a code each; "ranked": of two bits, by their counts and ranks; the length then varies."""
+    """Encoding of values: "listed" has a code for each; "ranked", for two-bit codes, has counts and ranks, and then the
+    length varies.
+    """
 
     def __post_init__(self) -> None:
         if not (2 <= self.block <= MAX_BLOCK and self.block & (self.block - 1) == 0 and 1 <= self.kept <= self.block):
@@ -81,11 +87,11 @@ class Sparse(WireFormat):
 
     @property
     def head(self) -> int:
-        """4 bytes where levels are ranked, else none."""
+        """4 bytes if levels are ranked, else 0."""
         return _HEAD if self.levels == RANKED else 0
 
     def longest(self, n: int) -> int:
-        """The length, with the worst case of ranked levels."""
+        """Returns the length in bytes, the greatest possible if levels are ranked."""
         if n == 0:
             return 0
         whole, tail, count = self._counts(n)
@@ -99,7 +105,7 @@ class Sparse(WireFormat):
         return fixed + most
 
     def length(self, n: int, head: bytes) -> int:
-        """Returns the length in bytes that `head` states; raises an error if it exceeds `longest`."""
+        """Returns the length that `head` states. Raises PayloadInvalid if it exceeds `longest`."""
         if self.levels == LISTED:
             return self.longest(n)
         due = int.from_bytes(head[:_HEAD], "little")
@@ -109,21 +115,23 @@ class Sparse(WireFormat):
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _counts(self, n: int) -> tuple[int, int, int]:
-        """(whole blocks, elements of the short one, kept words)."""
+        """Returns (number of whole blocks, elements of the shorter one, kept words)."""
         whole, tail = divmod(n, self.block)
         return whole, tail, whole * self.kept + min(self.kept, tail)
 
     def _rows(self, whole: int, tail: int) -> list[tuple[int, int]]:
-        """(blocks, words kept of each), of the whole ones and the short one."""
+        """Returns (number of blocks, words kept in each), for the whole blocks and for the shorter one."""
         return [(rows, k) for rows, k in ((whole, self.kept), (1, min(self.kept, tail))) if rows and k]
 
     def _blocks(self, whole: int, tail: int) -> list[tuple[int, int, int]]:
-        """(blocks, elements of each, words kept of each)."""
+        """Returns (number of blocks, elements of each, words kept in each), for the whole blocks and for the shorter
+        one.
+        """
         sizes = [(whole, self.block), (1, tail)]
         return [(rows, size, min(self.kept, size)) for rows, size in sizes if rows and size]
 
     def _spans(self, n: int) -> Spans:
-        """The kept words that share a palette."""
+        """Returns the spans of kept words that share a palette."""
         count = self._counts(n)[2]
         return [(a * self.kept, min(b * self.kept, count)) for a, b in starts(-(-n // self.block), self.group)]
 
@@ -153,7 +161,7 @@ class Sparse(WireFormat):
         return (len(body) + _HEAD).to_bytes(_HEAD, "little") + body if self.head else body
 
     def _coded(self, values: Words, n: int) -> tuple[Bytes, Bytes]:
-        """(palettes, levels) of the kept words."""
+        """Returns the encoded (palettes, levels) of the kept words."""
         none = np.zeros(0, np.uint8)
         if self.width == WORD:
             return none, values.astype("<u4", copy=False).view(np.uint8)

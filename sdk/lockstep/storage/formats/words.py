@@ -1,4 +1,4 @@
-"""Plain words: every tensor, 32 bits an element."""
+"""Plain format: any tensor, 32 bits per element."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from lockstep.storage.formats.base import Bytes, WireFormat, Words, words_of
 
 @dataclass(frozen=True)
 class PlainWords(WireFormat):
-    """Little-endian binary32."""
+    """Encodes words as little-endian binary32."""
 
     kind: ClassVar[str] = "f32"
 
     def longest(self, n: int) -> int:
-        """4 n."""
+        """Returns 4 n bytes."""
         return 4 * n
 
     def _pack(self, words: Words) -> bytes:
