@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
+from lockstep.base.durations import moment
 from lockstep.base.naming import short
 from lockstep.execution.durations import longest_hold
 from lockstep.market.ledger import JobLedger, RoundLedger
+from lockstep.market.waiting import UNDECIDED, JobStanding, RoundStanding, of_round
 from lockstep.protocol.errors import Crashed, Unreachable, WrongBits
-from lockstep.protocol.jobs import NEVER, ZERO_ADDRESS, Phase
+from lockstep.protocol.jobs import NEVER, Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.types import ClaimId, JobId, Seconds
 from lockstep.runtime.guard import lock
 from lockstep.runtime.refusals import Refusals
-from lockstep.runtime.staking import Holdings, moment
+from lockstep.runtime.staking import Holdings
 from worker import notes
 from worker.account import MEANINGS, Account, reasons_of
 from worker.hints import hint_of
@@ -217,31 +219,17 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Nex
     """Returns the event that a round waits for; None once the round is over."""
     if r.attempt != job.attempt and r.phase == Phase.VOID:
         return None
-    stored, phase = market.round(job.id, r.number), market.phase(job.id, r.number)
-    params = market.params(job.id)
+    stored, phase, params = market.round(job.id, r.number), market.phase(job.id, r.number), market.params(job.id)
+    if phase in UNDECIDED:
+        standing = RoundStanding(r.number, stored, phase, holders=r.holders)
+        found = of_round(JobStanding(job.id, params, market.job(job.id), (standing,), now), standing)
+        if found is None:
+            return None
+        # Of the turns that are left, the last one is the latest time of a merge.
+        return Next(found.ends, merged_by(params, stored, phase, now) if found.code == "merge" else found.until)
     judged = phase == Phase.LEAD or (phase == Phase.FAILED and stored.merged_at != NEVER)
     if stored.open_games and judged:
         return Next(f"{stored.open_games} games on claims of this round end; then it can be final")
-    if phase == Phase.JOINING:
-        return Next("the roster closes", stored.join_ends)
-    if phase == Phase.SEALING:
-        return Next("the seed is drawn")
-    if phase == Phase.TRAINING:
-        return Next("the slots are trained and committed", stored.commit_ends)
-    if phase == Phase.REVEALING:
-        return Next("claims are revealed", stored.reveal_ends)
-    if phase == Phase.ATTESTING:
-        return Next("receipts are given", stored.attest_ends)
-    if phase == Phase.FREEZING:
-        return Next("somebody freezes the round")
-    if phase == Phase.MERGING:
-        turn, turns = params.merge.turn_seconds, stored.accepted + 1
-        if stored.turn == 0 and now < stored.merge_opens + turn and params.merge.aggregator != ZERO_ADDRESS:
-            return Next(
-                "the aggregator merges the round, or else the slots' owners", Seconds(stored.merge_opens + turn)
-            )
-        late = "since the aggregator did not, " if params.merge.aggregator != ZERO_ADDRESS else ""
-        return Next(f"{late}a slot's owner merges the round", Seconds(stored.merge_opens + turns * turn))
     if judged:
         waits = "the windows of its carry period are over" if params.role.carries else "the rounds before it are final"
         paid = f"paid if nobody convicts and {waits}"

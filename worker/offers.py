@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import COIN, tokens
-from lockstep.base.durations import readable_seconds
+from lockstep.base.durations import moment, readable_seconds
 from lockstep.base.machine import readable
 from lockstep.base.naming import identified, short
 from lockstep.chain import gas
@@ -27,7 +27,7 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.runtime.party import base_fee_of, pace_of
 from lockstep.runtime.refusals import Refusals
-from lockstep.runtime.staking import Holdings, moment
+from lockstep.runtime.staking import Holdings
 from lockstep.storage import open_store
 from worker import decide
 from worker.backing import Backing, Funds, answer_unpaid, backing_of

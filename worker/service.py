@@ -14,6 +14,7 @@ from itertools import chain
 
 import structlog
 
+from lockstep.base.durations import moment
 from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
@@ -34,7 +35,6 @@ from lockstep.runtime.idle import IdleSince
 from lockstep.runtime.outage import Outage
 from lockstep.runtime.party import Head, HeadTracker
 from lockstep.runtime.sender import Sender
-from lockstep.runtime.staking import moment
 from worker import decide
 from worker.acting import Acting, ActionHandlers
 from worker.decide import JobView, WorkerFacts

@@ -79,11 +79,10 @@ def forward(
     as_json: Json = False,
 ) -> None:
     """Move the chain's time forward, as if nothing happened meanwhile: unfinished claims may miss their deadlines."""
-    from lockstep.base.durations import seconds_of
+    from lockstep.base.durations import moment, seconds_of
     from lockstep.chain.devnet import move_time
     from lockstep.chain.rpc import connect
     from lockstep.demo import local
-    from lockstep.runtime.staking import moment
 
     by = seconds_of(seconds, "TIME")
     state = local.status(networks.local_folder())
@@ -127,8 +126,8 @@ def _data(folder: Path, state: LocalState) -> dict[str, Any]:
 
 
 def _lines(folder: Path, state: LocalState) -> list[Line]:
+    from lockstep.base.durations import moment
     from lockstep.demo.local import contracts_of
-    from lockstep.runtime.staking import moment
 
     with contracts_of(folder, state) as (contracts, now):
         block = contracts.vault.w3.eth.block_number
