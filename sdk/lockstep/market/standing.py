@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from lockstep.chain import games
@@ -19,15 +18,13 @@ if TYPE_CHECKING:
 
 
 def standing_of(contracts: Contracts, ledger: Ledger, job: JobId, head_age: float | None = None) -> JobStanding:
-    """Returns a job's standing at the latest block. `head_age`: seconds since that block by this machine's clock, for a
-    caller that has measured them; by default the block's time is compared with the clock."""
+    """Returns a job's standing at the latest block. `head_age`: seconds since that block by the caller's clock."""
     head = contracts.market.w3.eth.get_block("latest")
     block, now = int(head["number"]), Seconds(head["timestamp"])
     known, params, state = ledger.jobs[job], contracts.market.params(job), contracts.market.job(job, block)
     numbers = range(max(min(state.settled, state.started - 1), 0), state.started)
     rounds = tuple(_round(contracts, ledger, known, params, number, (block, now)) for number in numbers)
-    age = max(0.0, time.time() - now) if head_age is None else head_age
-    return JobStanding(job, params, state, rounds, now, known.last, age)
+    return JobStanding(job, params, state, rounds, now, known.last, head_age)
 
 
 def _round(
