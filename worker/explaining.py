@@ -6,6 +6,7 @@ earning has a row here: the process itself, every open job that it has not joine
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
 from lockstep.base.durations import moment
+from lockstep.base.machine import readable
 from lockstep.base.naming import short
 from lockstep.execution.durations import longest_hold
 from lockstep.market.ledger import JobLedger, RoundLedger
@@ -39,6 +41,10 @@ LASTING = (WrongBits.code, Crashed.code)
 """Codes of jobs that are refused until their owner or another build has them tried again."""
 NOT_SEEN = Note("not_seen", "no worker has looked at this job from this home")
 NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent")
+LEAST_ROOM = 1 << 20
+"""Bytes on the home's disk below which nothing can be written there."""
+TROUBLES = ("disk_full", "fee", "key", "doctor", "unreachable", "guard_refused", "crashed")
+"""Codes of states, or of what stands before their point, in which a home's worker joins nothing."""
 LOOK_SECONDS = Seconds(30)
 """After which an account without coin is looked at again (chain/outbox.py)."""
 
@@ -83,6 +89,8 @@ class WorkerStatus:
     games: list[dict[str, Any]]
     refused: dict[JobId, Note]
     """Open jobs in which wrong bits were computed."""
+    unjoined: dict[JobId, Note]
+    """Other open jobs that the home's worker does not join, as it noted itself."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the status as JSON; amounts are decimal strings."""
@@ -98,6 +106,7 @@ class WorkerStatus:
             "claims": self.claims,
             "games": self.games,
             "refused": [{"job": job.hex(), **_note(note)} for job, note in self.refused.items()],
+            "unjoined": [{"job": job.hex(), **_note(note)} for job, note in self.unjoined.items()],
         }
 
     @property
@@ -121,6 +130,7 @@ class WorkerStatus:
         held = self.holdings.lines()
         head = [f"worker     {running}: {_sentence(self.state)}", *held[:3], locked, *held[3:]]
         refused = [f"refused    job {short(j)}: {_sentence(n)}; {hint_of(n.code)}" for j, n in self.refused.items()]
+        refused += [f"unjoined   job {short(j)}: {_sentence(n)}; {hint_of(n.code)}" for j, n in self.unjoined.items()]
         games = [f"games      {len(games)} open", *games]
         return [*head, f"claims     {len(rows)} not settled", *rows, *games, *refused]
 
@@ -179,7 +189,12 @@ def status_of(account: Account) -> WorkerStatus:
     claims = [_with_next(account, row, market) for row in reasons_of(account) if row["reason"] in OPEN]
     node_key = account.ledger.nodes.get(me, b"").hex()
     held = Holdings.of(account.contracts, me)
-    return WorkerStatus(running, state, held, tuple(locks), node_key, claims, games, _refused(account))
+    refused, said = _refused(account), notes.read(account.home).jobs
+    unjoined = {
+        job: note for job, note in said.items()
+        if job not in refused and job in account.ledger.jobs and not account.ledger.jobs[job].done
+    }  # fmt: skip
+    return WorkerStatus(running, state, held, tuple(locks), node_key, claims, games, refused, unjoined)
 
 
 def why_of(account: Account) -> Why:
@@ -208,11 +223,22 @@ def why_without_chain(home: Path, error: Unreachable) -> Why:
 def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
     """Returns the process that runs in the home, if any, and the last state that it, or the one before it, noted."""
     running, said = lock.holder(account.home), notes.read(account.home).state
+    room = shutil.disk_usage(account.home).free
+    if room < LEAST_ROOM:
+        # What a worker notes of it cannot be written.
+        told = f"nothing can be written to {account.home}: {readable(room)} are left on its disk"
+        return running, Note("disk_full", told, Seconds(_now(account) + LOOK_SECONDS))
     if running is None and said.code in (notes.WORKING.code, "listening", "draining", "hours"):
         # It was killed before it could say anything.
         said = Note("killed", "the last worker of this home was killed: start it again; it goes on where it was")
     coin = Holdings.of(account.contracts, account.address).coin
     return running, replace(NO_GAS, next=Seconds(_now(account) + LOOK_SECONDS)) if coin == 0 else said
+
+
+def trouble_of(account: Account) -> Note | None:
+    """Returns the state of the home's worker if it joins nothing in it, whatever the job is."""
+    _, state = process_of(account)
+    return state if state.code.partition(".")[0] in TROUBLES else None
 
 
 def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Next | None:

@@ -31,6 +31,7 @@ from lockstep.runtime.staking import Holdings
 from lockstep.storage import open_store
 from worker import decide
 from worker.backing import Backing, Funds, answer_unpaid, backing_of
+from worker.explaining import trouble_of
 from worker.notes import Note, of_refusal
 from worker.policy import Policy
 from worker.unpaid import dealings
@@ -200,6 +201,8 @@ class _Look:
         """Returns the offer of one job; what keeps the job from being joined becomes a reason of it, not an error."""
         market, me, job = self.account.contracts.market, self.account.address, known.id
         params, reasons = market.params(job), list[Note]()
+        if trouble := trouble_of(self.account):
+            reasons.append(trouble)
         if unwanted := self.policy.refuses_requester(known.requester):
             reasons.append(Note("policy", unwanted))
         if refusal := Refusals(self.account.home).of(job):
