@@ -43,7 +43,7 @@ NOT_SEEN = Note("not_seen", "no worker has looked at this job from this home")
 NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent")
 LEAST_ROOM = 1 << 20
 """Bytes on the home's disk below which nothing can be written there."""
-TROUBLES = ("disk_full", "fee", "key", "doctor", "unreachable", "guard_refused", "crashed")
+TROUBLES = ("disk_full", "chain_halted", "fee", "key", "doctor", "unreachable", "guard_refused", "crashed")
 """Codes of states, or of what stands before their point, in which a home's worker joins nothing."""
 LOOK_SECONDS = Seconds(30)
 """After which an account without coin is looked at again (chain/outbox.py)."""

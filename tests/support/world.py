@@ -46,7 +46,7 @@ QUIET: dict[str, Any] = {
 """Of the job unless a test asks for something else."""
 
 
-def _founded(devnet: Local) -> tuple[Addresses, Mapping[str, LocalAccount]]:
+def _founded(devnet: Local, wealth: int = 1) -> tuple[Addresses, Mapping[str, LocalAccount]]:
     """Deploys; everybody has coins, tokens and a stake."""
     devnet._request("anvil_autoImpersonateAccount", [True])
     contracts = Contracts.at(devnet.w3, deploy(devnet.w3, devnet.account("deployer")))
@@ -54,9 +54,9 @@ def _founded(devnet: Local) -> tuple[Addresses, Mapping[str, LocalAccount]]:
     for account in accounts.values():
         me = Address(account.address)
         for call in (
-            contracts.token.mint(me, WALLET),
-            contracts.token.approve(contracts.vault.address, WALLET),
-            contracts.vault.deposit(DEPOSIT),
+            contracts.token.mint(me, Wei(wealth * WALLET)),
+            contracts.token.approve(contracts.vault.address, Wei(wealth * WALLET)),
+            contracts.vault.deposit(Wei(wealth * DEPOSIT)),
         ):
             transact(devnet, call, me)
     return contracts.addresses, accounts
@@ -84,18 +84,23 @@ class World:
     watcher: Watcher = field(init=False)
 
     @staticmethod
-    def start(devnet: Local | None = None, **changes: Any) -> World:
-        """Deploys, funds and stakes everybody, creates the job; on a chain in memory, or on one that runs."""
+    def start(devnet: Local | None = None, *, terms: JobParams | None = None, wealth: int = 1, **changes: Any) -> World:
+        """Deploys, funds and stakes everybody, creates the job; on a chain in memory, or on one that runs.
+
+        `terms`: of another job than the constant one, for which everybody may have to have `wealth` times as much.
+        """
         if devnet is None:
             devnet = MemoryDevnet(arbiter=ReferenceArbiter())
             devnet._request("anvil_autoImpersonateAccount", [True])
+        if wealth == 1 and isinstance(devnet, MemoryDevnet):
             chain, addresses, accounts = _founded_once()
             devnet.chain.blocks[:] = chain.blocks
             devnet.chain.known |= chain.known
         else:
-            addresses, accounts = _founded(devnet)
+            addresses, accounts = _founded(devnet, wealth)
         contracts = Contracts.at(devnet.w3, addresses)
-        drawn = params_of(random.Random(0), Address(accounts["aggregator"].address))
+        aggregator = Address(accounts["aggregator"].address)
+        drawn = params_of(random.Random(0), aggregator) if terms is None else amended(terms, aggregator=aggregator)
         world = World(devnet, contracts, accounts, amended(drawn, **(QUIET | changes)))
         me, market = world.address("requester"), contracts.market
         world.job = ids.job_id(devnet.w3.eth.chain_id, market.address, me, 1, world.params)

@@ -32,6 +32,13 @@ from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
 from lockstep.runtime import logs
 
 DISTRIBUTION = "lockstep-compute"
+PANELS = {
+    "Begin here": ("demo", "local", "train", "worker"),
+    "Check and judge": ("verifier", "replay", "dispute"),
+    "Serve a market": ("coordinator", "storage", "contracts"),
+    "This machine": ("dataset", "key", "doctor", "trust", "schema"),
+}
+"""The nouns of `lockstep --help` in the order of their use."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -79,7 +86,11 @@ def lockstep(
 @cache
 def command() -> Any:
     """Returns the tree of commands, with --network added wherever --rpc is."""
-    tree = typer.main.get_command(build())
+    tree: Any = typer.main.get_command(build())
+    for panel, nouns in PANELS.items():
+        for noun in filter(tree.commands.__contains__, nouns):
+            tree.commands[noun] = tree.commands.pop(noun)
+            tree.commands[noun].rich_help_panel = panel
     for leaf in _leaves(tree):
         for rpc in [option for option in leaf.params if option.name == "rpc"]:
             network = copy(rpc)

@@ -457,11 +457,13 @@ def _status_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def _network(flags: PartyFlags) -> Network:
+    from lockstep.chain.addresses import Addresses
     from lockstep.chain.keys import load_account
     from lockstep.client import connect
 
     s = flags.settings()
-    # The key first: a wrong password is told before anything is asked of the chain.
+    Addresses.load(s.deployment)
+    # The key before the chain: a wrong password is told before anything is asked of that.
     account = load_account(s.home_path / KEYSTORE, s.password())
     return connect(rpc=s.rpc, storage=s.storage, deployment=s.deployment, account=account, home=s.home_path)
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a job waits for, and what keeps this machine from helping or looking."""
+    """A job's waiting, and what cannot be reached from this machine."""
 
     waiting: Waiting
     obstacles: tuple[LockstepError, ...] = ()
@@ -90,7 +90,7 @@ class Silence:
     _wait: float = SILENCE_SECONDS[0]
     _block: int = -1
     _came: float = 0.0
-    """When the latest block was first seen."""
+    """The time at which the latest block was first seen."""
 
     def __post_init__(self) -> None:
         self._since = self.clock()

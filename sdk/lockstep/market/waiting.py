@@ -106,7 +106,7 @@ class Waiting:
     code: str
     what: str
     who: str = ""
-    """Who can end it; "" if time alone does."""
+    """The accounts, or the people, that can end it; "" if time alone does."""
     ends: str = ""
     """The event that ends the wait; "" if nothing is waited for."""
     since: Seconds | None = None
@@ -116,7 +116,7 @@ class Waiting:
     then: str = ""
     """The consequence at `until`."""
     do: str = "nothing has to be done"
-    """What the reader can do."""
+    """The reader's next act."""
     now: Seconds = NEVER
     """Chain time at which this was true."""
 

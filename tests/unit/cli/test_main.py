@@ -15,9 +15,11 @@ import typer
 
 from lockstep.base import lines
 from lockstep.base.networks import PROGRAMS
+from lockstep.chain.keys import create_account
 from lockstep.cli import main as command
 from lockstep.cli import output
-from lockstep.cli.main import build
+from lockstep.cli.main import PANELS, build
+from lockstep.cli.options import PLUMBING
 from lockstep.protocol.errors import TryLater, UsageError
 from tests.support.waiting import PATIENCE
 
@@ -51,6 +53,35 @@ def test_help_names_every_noun(lockstep: Lockstep) -> None:
     assert ended.code == 0
     assert [n for n in NOUNS if n not in ended.out] == []
     assert ended.err == ""
+
+
+def test_help_lists_nouns_in_the_order_of_use_and_plumbing_apart(lockstep: Lockstep) -> None:
+    listed = [noun for nouns in PANELS.values() for noun in nouns]
+    assert sorted(listed) == sorted({words[0] for words in COMMANDS})
+    told = lockstep("--help").out
+    places = [told.index(f"\n│ {noun} ") for noun in listed]
+    assert places == sorted(places)
+    told = lockstep("train", "watch", "--help").out
+    assert told.index("--loss") < told.index(PLUMBING) < told.index("--rpc") < told.index("--network")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("train", "list"), ("train", "why", "ab" * 32), ("train", "run", "job.toml", "--budget", "1"),
+     ("worker", "up", "--max-stake", "1"), ("worker", "status"), ("verifier", "up")],
+    ids=" ".join,
+)  # fmt: skip
+def test_without_a_market_every_command_names_the_two_ways_on(lockstep: Lockstep, command: tuple[str, ...]) -> None:
+    if command[0] == "train":
+        assert lockstep("train", "init", "--example").code == 0
+    else:
+        create_account(Path("home/keystore.json"), "password", work=2)
+        command = (*command, "--home", "home")
+    ended = lockstep(*command, "--json")
+    assert (ended.code, ended.error["code"]) == (7, "not_found"), ended
+    assert ended.error["message"].startswith("no market is known here")
+    assert "`lockstep local up`" in ended.error["hint"]
+    assert "--network" in ended.error["hint"]
 
 
 @pytest.mark.sampled(8)
