@@ -38,7 +38,8 @@ def up(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Serve the API, follow the chain, aggregate; one JSON line `ready` on stdout, SIGTERM ends it with exit code 0."""
+    """Serve the API, follow the chain, aggregate; events are sentences on a terminal, else or with --json
+    lines of JSON, `ready` among them. SIGTERM ends it with exit code 0."""
     settings = resolve_coordinator(
         **flags.given(), threads=threads, host=host, port=port, database=database, broker=broker, device=device
     )
@@ -49,11 +50,13 @@ def up(
     from coordinator.parts import CoordinatorParts
     from coordinator.watching import WatchedAccount
     from lockstep.base.signals import ignore_stops
+    from lockstep.cli.screen import speak
     from lockstep.runtime import logs
     from lockstep.runtime.guard import lock
     from lockstep.runtime.metrics import Sampler, reader
 
     logs.configure()
+    speak("coordinator", as_json)
     shared, chosen = on_device(settings.shared)
     settings = replace(settings, shared=shared)
     with lock.held(settings.home, "coordinator"), supervisor.listen(settings.host, settings.port) as sock:

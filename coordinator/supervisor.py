@@ -21,6 +21,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from lockstep.base import lines
 from lockstep.protocol.errors import DoctorError
 from lockstep.storage import connections
 
@@ -71,7 +72,11 @@ class Child:
         self._watch.join(timeout=1)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, env=self._environment)
+        told = subprocess.PIPE if lines.narrates() else None
+        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=told, env=self._environment)
+        if process.stdout is not None:
+            threading.Thread(target=lines.relay, args=(process.stdout,), name=f"tell-{self.name}", daemon=True).start()
+        return process
 
     def _keep(self) -> None:
         pause = RESTART_SECONDS[0]

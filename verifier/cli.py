@@ -46,13 +46,15 @@ def up(
     metrics: Metrics = None,
     as_json: Json = False,
 ) -> None:
-    """Audit every revealed claim and every merge; one JSON line per event on stdout.
+    """Audit every revealed claim and every merge; a sentence for each event on a terminal, else or with
+    --json a line of JSON.
 
     With --witness: enrol in every job that draws witnesses, look where this account is drawn, and earn the fee.
     With --coordinator (several: separated by commas): convict who has signed two claims for one slot.
     SIGTERM stops auditing, plays the games that run to their end, withdraws what was earned and exits with code 0.
     """
     settings = flags.settings("verifier", computing, coordinator=coordinator, metrics=metrics)
+    from lockstep.cli.screen import speak
     from lockstep.runtime import logs
     from lockstep.runtime.metrics import served
     from lockstep.runtime.party import Party
@@ -60,6 +62,7 @@ def up(
     from verifier.service import Verifier
 
     logs.configure()
+    speak("verifier", as_json)
     settings, chosen = on_device(settings)
     stop = threading.Event()
     with (

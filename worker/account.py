@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockstep.base.amounts import tokens
+from lockstep.base.durations import moment
+from lockstep.base.naming import short
 from lockstep.base.settings import Settings
 from lockstep.market.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.protocol.jobs import ClaimStatus, Phase
@@ -102,6 +105,19 @@ def earnings_of(account: Account) -> dict[str, Any]:
         ],
         "slashes": [{**row, "amount": str(amount)} for row, amount in slashes],
     }  # fmt: skip
+
+
+def earnings_lines(found: Mapping[str, Any]) -> list[str]:
+    """Returns an account's earnings as lines of text, the latest payment last."""
+
+    def place(row: Mapping[str, Any]) -> str:
+        slot = "the merge" if row["slot"] == "merge" else f"slot {row['slot']}"
+        return f"round {row['round']}, {slot} of job {short(row['job'])}"
+
+    head = f"{found['address']} earned {tokens(found['earned'])}, and lost {tokens(found['slashed'])} of its stake"
+    paid = [f"{moment(row['time'])}  {tokens(row['amount'])} for {place(row)}" for row in found["paid"]]
+    lost = [f"lost  {tokens(row['amount'])} in {place(row)}: {row['means']}" for row in found["slashes"]]
+    return [head, *paid, *lost]
 
 
 def reasons_of(account: Account) -> list[dict[str, Any]]:

@@ -64,18 +64,21 @@ def up(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Work until SIGTERM and until nothing is at stake: JSON Lines of what happened on stdout, logs on stderr."""
+    """Work until SIGTERM and until nothing is at stake: what happened on stdout, a sentence each on a terminal,
+    else or with --json a line of JSON; logs on stderr."""
     settings = flags.settings(
         "worker", computing, limits, coordinator=coordinator, listen_seconds=listen_seconds, metrics=metrics
     )
     if job is not None:
         digits_of(job, "job", JOBS_SHOWN)
+    from lockstep.cli.screen import speak
     from lockstep.runtime import logs
     from lockstep.runtime.metrics import served
     from worker.service import Worker
     from worker.setup import assemble
 
     logs.configure()
+    speak("worker", as_json)
     settings, chosen = on_device(settings)
     named = bool(settings.max_stake)
     settings = _with_limit(settings, as_json)
@@ -172,9 +175,10 @@ def status(flags: AccountFlags, as_json: Json = False) -> None:
 @app.command("earnings")
 def earnings(flags: AccountFlags, as_json: Json = False) -> None:
     """Every payment and every slash, with their sums."""
-    from worker.account import earnings_of, open_account
+    from worker.account import earnings_lines, earnings_of, open_account
 
-    emit(earnings_of(open_account(flags.settings("worker"))), as_json)
+    found = earnings_of(open_account(flags.settings("worker")))
+    emit(found, as_json, text="\n".join(earnings_lines(found)))
 
 
 @app.command("why")

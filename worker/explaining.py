@@ -6,22 +6,26 @@ earning has a row here: the process itself, every open job that it has not joine
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
+from lockstep.base.durations import moment
+from lockstep.base.machine import readable
 from lockstep.base.naming import short
 from lockstep.execution.durations import longest_hold
 from lockstep.market.ledger import JobLedger, RoundLedger
+from lockstep.market.waiting import UNDECIDED, JobStanding, RoundStanding, of_round
 from lockstep.protocol.errors import Crashed, Unreachable, WrongBits
-from lockstep.protocol.jobs import NEVER, ZERO_ADDRESS, Phase
+from lockstep.protocol.jobs import NEVER, Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.types import ClaimId, JobId, Seconds
 from lockstep.runtime.guard import lock
 from lockstep.runtime.refusals import Refusals
-from lockstep.runtime.staking import Holdings, moment
+from lockstep.runtime.staking import Holdings
 from worker import notes
 from worker.account import MEANINGS, Account, reasons_of
 from worker.hints import hint_of
@@ -37,6 +41,10 @@ LASTING = (WrongBits.code, Crashed.code)
 """Codes of jobs that are refused until their owner or another build has them tried again."""
 NOT_SEEN = Note("not_seen", "no worker has looked at this job from this home")
 NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent")
+LEAST_ROOM = 1 << 20
+"""Bytes on the home's disk below which nothing can be written there."""
+TROUBLES = ("disk_full", "chain_halted", "fee", "key", "doctor", "unreachable", "guard_refused", "crashed")
+"""Codes of states, or of what stands before their point, in which a home's worker joins nothing."""
 LOOK_SECONDS = Seconds(30)
 """After which an account without coin is looked at again (chain/outbox.py)."""
 
@@ -81,6 +89,8 @@ class WorkerStatus:
     games: list[dict[str, Any]]
     refused: dict[JobId, Note]
     """Open jobs in which wrong bits were computed."""
+    unjoined: dict[JobId, Note]
+    """Other open jobs that the home's worker does not join, as it noted itself."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the status as JSON; amounts are decimal strings."""
@@ -96,6 +106,7 @@ class WorkerStatus:
             "claims": self.claims,
             "games": self.games,
             "refused": [{"job": job.hex(), **_note(note)} for job, note in self.refused.items()],
+            "unjoined": [{"job": job.hex(), **_note(note)} for job, note in self.unjoined.items()],
         }
 
     @property
@@ -119,6 +130,7 @@ class WorkerStatus:
         held = self.holdings.lines()
         head = [f"worker     {running}: {_sentence(self.state)}", *held[:3], locked, *held[3:]]
         refused = [f"refused    job {short(j)}: {_sentence(n)}; {hint_of(n.code)}" for j, n in self.refused.items()]
+        refused += [f"unjoined   job {short(j)}: {_sentence(n)}; {hint_of(n.code)}" for j, n in self.unjoined.items()]
         games = [f"games      {len(games)} open", *games]
         return [*head, f"claims     {len(rows)} not settled", *rows, *games, *refused]
 
@@ -177,7 +189,12 @@ def status_of(account: Account) -> WorkerStatus:
     claims = [_with_next(account, row, market) for row in reasons_of(account) if row["reason"] in OPEN]
     node_key = account.ledger.nodes.get(me, b"").hex()
     held = Holdings.of(account.contracts, me)
-    return WorkerStatus(running, state, held, tuple(locks), node_key, claims, games, _refused(account))
+    refused, said = _refused(account), notes.read(account.home).jobs
+    unjoined = {
+        job: note for job, note in said.items()
+        if job not in refused and job in account.ledger.jobs and not account.ledger.jobs[job].done
+    }  # fmt: skip
+    return WorkerStatus(running, state, held, tuple(locks), node_key, claims, games, refused, unjoined)
 
 
 def why_of(account: Account) -> Why:
@@ -206,6 +223,11 @@ def why_without_chain(home: Path, error: Unreachable) -> Why:
 def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
     """Returns the process that runs in the home, if any, and the last state that it, or the one before it, noted."""
     running, said = lock.holder(account.home), notes.read(account.home).state
+    room = shutil.disk_usage(account.home).free
+    if room < LEAST_ROOM:
+        # What a worker notes of it cannot be written.
+        told = f"nothing can be written to {account.home}: {readable(room)} are left on its disk"
+        return running, Note("disk_full", told, Seconds(_now(account) + LOOK_SECONDS))
     if running is None and said.code in (notes.WORKING.code, "listening", "draining", "hours"):
         # It was killed before it could say anything.
         said = Note("killed", "the last worker of this home was killed: start it again; it goes on where it was")
@@ -213,35 +235,27 @@ def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
     return running, replace(NO_GAS, next=Seconds(_now(account) + LOOK_SECONDS)) if coin == 0 else said
 
 
+def trouble_of(account: Account) -> Note | None:
+    """Returns the state of the home's worker if it joins nothing in it, whatever the job is."""
+    _, state = process_of(account)
+    return state if state.code.partition(".")[0] in TROUBLES else None
+
+
 def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Next | None:
     """Returns the event that a round waits for; None once the round is over."""
     if r.attempt != job.attempt and r.phase == Phase.VOID:
         return None
-    stored, phase = market.round(job.id, r.number), market.phase(job.id, r.number)
-    params = market.params(job.id)
+    stored, phase, params = market.round(job.id, r.number), market.phase(job.id, r.number), market.params(job.id)
+    if phase in UNDECIDED:
+        standing = RoundStanding(r.number, stored, phase, holders=r.holders)
+        found = of_round(JobStanding(job.id, params, market.job(job.id), (standing,), now), standing)
+        if found is None:
+            return None
+        # Of the turns that are left, the last one is the latest time of a merge.
+        return Next(found.ends, merged_by(params, stored, phase, now) if found.code == "merge" else found.until)
     judged = phase == Phase.LEAD or (phase == Phase.FAILED and stored.merged_at != NEVER)
     if stored.open_games and judged:
         return Next(f"{stored.open_games} games on claims of this round end; then it can be final")
-    if phase == Phase.JOINING:
-        return Next("the roster closes", stored.join_ends)
-    if phase == Phase.SEALING:
-        return Next("the seed is drawn")
-    if phase == Phase.TRAINING:
-        return Next("the slots are trained and committed", stored.commit_ends)
-    if phase == Phase.REVEALING:
-        return Next("claims are revealed", stored.reveal_ends)
-    if phase == Phase.ATTESTING:
-        return Next("receipts are given", stored.attest_ends)
-    if phase == Phase.FREEZING:
-        return Next("somebody freezes the round")
-    if phase == Phase.MERGING:
-        turn, turns = params.merge.turn_seconds, stored.accepted + 1
-        if stored.turn == 0 and now < stored.merge_opens + turn and params.merge.aggregator != ZERO_ADDRESS:
-            return Next(
-                "the aggregator merges the round, or else the slots' owners", Seconds(stored.merge_opens + turn)
-            )
-        late = "since the aggregator did not, " if params.merge.aggregator != ZERO_ADDRESS else ""
-        return Next(f"{late}a slot's owner merges the round", Seconds(stored.merge_opens + turns * turn))
     if judged:
         waits = "the windows of its carry period are over" if params.role.carries else "the rounds before it are final"
         paid = f"paid if nobody convicts and {waits}"

@@ -13,6 +13,10 @@ HINTS = {
     "killed": "`lockstep worker up --max-stake AMOUNT` starts it again",
     "fee": feewatch.HINT,
     "hours": "--hours of `lockstep worker up` names other hours",
+    "disk_full": "free some space on that disk: a running worker goes on by itself",
+    "chain_halted": "see that the node behind --rpc runs, or add another one; it goes on by itself",
+    "key": "`lockstep worker up --password-file FILE` with the keystore's password starts it",
+    "guard_refused": "end the other process that works in this home, or with this key",
     # of the account
     "gas": "send the account some of the chain's coin: `lockstep worker fund` shows where to and how much",
     "funds": "send the account more tokens: `lockstep worker fund` shows where to and how much",

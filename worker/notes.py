@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
+from lockstep.base.durations import moment
 from lockstep.base.files import write_atomically
 from lockstep.base.lines import event
+from lockstep.market.waiting import HALTED_SECONDS
 from lockstep.protocol.errors import LockstepError, Malformed
 from lockstep.protocol.types import JobId, Seconds
 
@@ -38,6 +40,13 @@ class Note:
 def of_refusal(refusal: Refusal) -> Note:
     """Returns the note for a job that its home refuses until the owner clears it."""
     return Note(refusal.code, f"{refusal.message}: nothing more is claimed in this job, older claims are defended")
+
+
+def of_halt(still: float, head: Seconds) -> Note | None:
+    """Returns the note for a chain that has brought no block for `still` machine seconds, if that is too long."""
+    if still <= HALTED_SECONDS:
+        return None
+    return Note("chain_halted", f"the chain has brought no block since {moment(head)}: nothing can be sent")
 
 
 WORKING = Note("working", "it joins, trains and defends")

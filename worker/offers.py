@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import COIN, tokens
-from lockstep.base.durations import readable_seconds
+from lockstep.base.durations import moment, readable_seconds
 from lockstep.base.machine import readable
 from lockstep.base.naming import identified, short
 from lockstep.chain import gas
@@ -21,16 +21,17 @@ from lockstep.execution import capacity, comparing, durations, footprint, invali
 from lockstep.execution.box.loading import JobBox, Planned
 from lockstep.execution.footprint import Fitting
 from lockstep.execution.jobs import PROCESSOR_PATHS, load_programs, wire_of
-from lockstep.execution.quoting import estimated
+from lockstep.execution.quoting import drawn_tokens, estimated
 from lockstep.execution.rates import price_of
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import JobId, Seconds, Wei
 from lockstep.runtime.party import base_fee_of, pace_of
 from lockstep.runtime.refusals import Refusals
-from lockstep.runtime.staking import Holdings, moment
+from lockstep.runtime.staking import Holdings
 from lockstep.storage import open_store
 from worker import decide
 from worker.backing import Backing, Funds, answer_unpaid, backing_of
+from worker.explaining import trouble_of
 from worker.notes import Note, of_refusal
 from worker.policy import Policy
 from worker.unpaid import dealings
@@ -59,6 +60,8 @@ class MachineFit:
     """"measured" or "estimated"."""
     operations: int
     """Operations that a slot computes in a round."""
+    tokens: int
+    """Tokens of the dataset that a slot trains on in a round."""
     work: float
     """Seconds for the steps of a slot, its encoding and the check of one step."""
     round: float
@@ -90,6 +93,12 @@ class JobOffer:
     def price(self) -> Wei:
         """The pay for 10^15 operations, in wei; 0 where a slot's operations are not known."""
         return Wei(0) if self.machine is None else price_of(self.params.role.slot_price, self.machine.operations)
+
+    @property
+    def million(self) -> Wei:
+        """The slot's pay for a million tokens of the dataset, in wei; 0 where their number is not known."""
+        drawn = 0 if self.machine is None else self.machine.tokens
+        return Wei(self.params.role.slot_price * 10**6 // drawn) if drawn else Wei(0)
 
     @property
     def hourly(self) -> tuple[Wei, Wei]:
@@ -158,7 +167,9 @@ class JobOffer:
             m = self.machine
             beside = "" if m.device is None else f", {readable(m.device)} of the device's"
             rows += [
-                f"  price    {tokens(self.price, 4)} for 10^15 operations; a slot computes {m.operations:.3g}",
+                f"  price    {tokens(self.million, 4)} for a million tokens",
+                f"           {tokens(self.price, 4)} for 10^15 operations",
+                f"           a slot trains on {m.tokens:,} tokens a round, and computes {m.operations:.3g} operations",
                 f"  machine  {m.work:.3g} s of work a round ({m.how}), {p.role.train_seconds} s are given",
                 f"           {readable(m.memory)} of memory{beside}, about {readable(m.disk)} of disk",
                 f"  an hour  {tokens(paid, 4)} for {tokens(spent, 3, COIN)} of gas, with a slot in every round",
@@ -200,6 +211,8 @@ class _Look:
         """Returns the offer of one job; what keeps the job from being joined becomes a reason of it, not an error."""
         market, me, job = self.account.contracts.market, self.account.address, known.id
         params, reasons = market.params(job), list[Note]()
+        if trouble := trouble_of(self.account):
+            reasons.append(trouble)
         if unwanted := self.policy.refuses_requester(known.requester):
             reasons.append(Note("policy", unwanted))
         if refusal := Refusals(self.account.home).of(job):
@@ -279,8 +292,9 @@ class _Look:
             except LockstepError as error:
                 reasons.append(Note("room", error.message))
         work = params.role.transitions * pace.step + pace.shown
+        drawn = params.role.inner_steps * drawn_tokens(programs.step)
         return MachineFit(
-            pace, how, planned.operations, work, durations.prompt_round(params, work, self.chain.block),
+            pace, how, planned.operations, drawn, work, durations.prompt_round(params, work, self.chain.block),
             memory, _disk(programs, params, planned.results), None if share is None else share.total,
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ from itertools import chain
 
 import structlog
 
+from lockstep.base.durations import moment
 from lockstep.base.lines import event
 from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
@@ -34,13 +35,12 @@ from lockstep.runtime.idle import IdleSince
 from lockstep.runtime.outage import Outage
 from lockstep.runtime.party import Head, HeadTracker
 from lockstep.runtime.sender import Sender
-from lockstep.runtime.staking import moment
 from worker import decide
 from worker.acting import Acting, ActionHandlers
 from worker.decide import JobView, WorkerFacts
 from worker.horizon import free_by, latest
 from worker.leaving import Leaving
-from worker.notes import STOPPED, WORKING, Note, of_refusal
+from worker.notes import STOPPED, WORKING, Note, of_halt, of_refusal
 from worker.parts import TrackedJob, WorkerParts
 from worker.progress import Material, materials
 from worker.reading import poll
@@ -210,6 +210,8 @@ class Worker:
     def _state(self) -> Note:
         """Returns the state of this process, which `worker status` shows."""
         held = self._fees.poll(self._head)
+        if halted := of_halt(self._head_tracker.still, self._head.time):
+            return halted
         if self.parts.watch.until is not None:
             return Note("listening", "it listens whether another home uses its key", self.parts.watch.until)
         if self._asked_to_leave:

@@ -9,6 +9,7 @@ from lockstep.base.settings import Settings
 from lockstep.chain.events import EventReader
 from lockstep.chain.keys import NODE_KEY
 from lockstep.market.ledger import Watcher
+from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import Seconds
 from lockstep.runtime.guard import lock
 from lockstep.runtime.guard.doppelganger import Watch
@@ -30,7 +31,12 @@ def assemble(settings: Settings) -> Iterator[WorkerParts]:
     with ExitStack() as stack:
         # The lock comes first: nothing of the home is read while another worker writes it.
         stack.enter_context(lock.held(home, "worker"))
-        party = stack.enter_context(Party.open(settings))
+        try:
+            party = stack.enter_context(Party.open(settings))
+        except LockstepError as error:
+            # Whoever asks later is told why no worker runs here.
+            Notes(home).ended(error)
+            raise
         policy = Policy.of(settings)
         guard = stack.enter_context(GuardMemory(home, Scope.of(party.w3, party.addresses, party.address)))
         node = NodeKey.open(home / NODE_KEY)

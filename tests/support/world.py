@@ -46,17 +46,17 @@ QUIET: dict[str, Any] = {
 """Parameters of the job unless a test changes them."""
 
 
-def _founded(devnet: Local) -> tuple[Addresses, Mapping[str, LocalAccount]]:
-    """Deploys the contracts; all accounts get coins, tokens and a stake."""
+def _founded(devnet: Local, wealth: int = 1) -> tuple[Addresses, Mapping[str, LocalAccount]]:
+    """Deploys the contracts; all accounts get coins, tokens and a stake, `wealth` times the usual."""
     devnet._request("anvil_autoImpersonateAccount", [True])
     contracts = Contracts.at(devnet.w3, deploy(devnet.w3, devnet.account("deployer")))
     accounts = {name: devnet.account(name) for name in NAMES}
     for account in accounts.values():
         me = Address(account.address)
         for call in (
-            contracts.token.mint(me, WALLET),
-            contracts.token.approve(contracts.vault.address, WALLET),
-            contracts.vault.deposit(DEPOSIT),
+            contracts.token.mint(me, Wei(wealth * WALLET)),
+            contracts.token.approve(contracts.vault.address, Wei(wealth * WALLET)),
+            contracts.vault.deposit(Wei(wealth * DEPOSIT)),
         ):
             transact(devnet, call, me)
     return contracts.addresses, accounts
@@ -84,18 +84,23 @@ class World:
     watcher: Watcher = field(init=False)
 
     @staticmethod
-    def start(devnet: Local | None = None, **changes: Any) -> World:
-        """Deploys, funds and stakes all accounts, and creates the job; on a chain in memory, or on a running one."""
+    def start(devnet: Local | None = None, *, terms: JobParams | None = None, wealth: int = 1, **changes: Any) -> World:
+        """Deploys, funds and stakes all accounts, and creates the job; on a chain in memory, or on a running one.
+
+        `terms`: those of another job than the constant one, for which accounts may need `wealth` times as much.
+        """
         if devnet is None:
             devnet = MemoryDevnet(arbiter=ReferenceArbiter())
             devnet._request("anvil_autoImpersonateAccount", [True])
+        if wealth == 1 and isinstance(devnet, MemoryDevnet):
             chain, addresses, accounts = _founded_once()
             devnet.chain.blocks[:] = chain.blocks
             devnet.chain.known |= chain.known
         else:
-            addresses, accounts = _founded(devnet)
+            addresses, accounts = _founded(devnet, wealth)
         contracts = Contracts.at(devnet.w3, addresses)
-        drawn = params_of(random.Random(0), Address(accounts["aggregator"].address))
+        aggregator = Address(accounts["aggregator"].address)
+        drawn = params_of(random.Random(0), aggregator) if terms is None else amended(terms, aggregator=aggregator)
         world = World(devnet, contracts, accounts, amended(drawn, **(QUIET | changes)))
         me, market = world.address("requester"), contracts.market
         world.job = ids.job_id(devnet.w3.eth.chain_id, market.address, me, 1, world.params)

@@ -1,4 +1,4 @@
-"""Parses and formats durations: 90, 90s, 10m, 2h, 14d.
+"""Parses and formats durations, 90, 90s, 10m, 2h, 14d, and formats chain times.
 
 >>> seconds_of("2h", "TIME")
 7200
@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Seconds
@@ -38,3 +39,8 @@ def readable_seconds(seconds: float) -> str:
         if count or parts:
             parts.append(f"{count} {unit}" if count else "")
     return " ".join(part for part in parts[:2] if part)
+
+
+def moment(time: int) -> str:
+    """Formats a chain time: 2026-03-01 12:00:00 UTC."""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,18 +1,54 @@
-"""Writes a program's output: JSON on stdout, one object per line; messages for people on stderr."""
+"""Writes a program's output: JSON on stdout, one object per line; messages for people on stderr.
+
+On a terminal a program's events are sentences instead: `narrate` takes who tells them.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lockstep.base.escaping import legible
 from lockstep.base.redaction import scrubbed
 
+Narrator = Callable[[dict[str, Any]], None]
+_narrator: Narrator | None = None
+
+
+def narrate(narrator: Narrator | None) -> None:
+    """Has this process's events told by `narrator` from now on; None: as JSON."""
+    global _narrator
+    _narrator = narrator
+
+
+def narrates() -> bool:
+    """Returns True if events are told by a narrator."""
+    return _narrator is not None
+
 
 def event(name: str, /, **fields: Any) -> None:
-    """Prints one event as a line of JSON (docs/processes.md)."""
-    write({"event": name, **fields})
+    """Prints one event: as a line of JSON (docs/processes.md), or as the narrator tells it."""
+    _told({"event": name, **fields})
+
+
+def relay(stream: Iterable[bytes]) -> None:
+    """Tells the events that a child process prints as lines of JSON; other lines pass as they are."""
+    for line in stream:
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            put(line.decode(errors="replace").rstrip("\n"))
+        else:
+            _told(fields)
+
+
+def _told(line: dict[str, Any]) -> None:
+    if _narrator is None:
+        write(line)
+    else:
+        _narrator(line)
 
 
 def write(line: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from lockstep.protocol.types import Address
 
 CONTRACTS = ("token", "vault", "market", "game", "arbiter", "validator", "availability", "witnesses")
 HINT = "pass --deployment FILE as the deployer, or `lockstep demo`, wrote it"
+NO_MARKET = "`lockstep local up` starts one on this machine; --network NAME or URL finds one that is up elsewhere"
 
 _FILE = table({"chain_id": whole(0, U64), **dict.fromkeys(CONTRACTS, account)}, {"block": whole(0, U64)})
 
@@ -48,7 +49,7 @@ class Addresses:
         try:
             return cls.loads(file_bytes(file))
         except FileNotFoundError as failure:
-            raise NotFoundError(f"no deployment at {file}", HINT) from failure
+            raise NotFoundError(f"no market is known here: there is no {file}", NO_MARKET) from failure
         except OSError as failure:
             raise UsageError(f"{file} cannot be read: {failure.strerror}", HINT) from failure
         except Malformed as failure:

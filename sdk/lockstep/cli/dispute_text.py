@@ -15,6 +15,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from lockstep.base.amounts import tokens
+from lockstep.base.durations import moment
 from lockstep.base.escaping import on_one_line
 from lockstep.base.lines import event
 from lockstep.base.naming import short
@@ -24,7 +25,6 @@ from lockstep.disputes.bisection import Range, Said, described, shown_word
 from lockstep.disputes.gamelog import DUE, Side
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.types import MERGE_SLOT, Seconds
-from lockstep.runtime.staking import moment
 
 if TYPE_CHECKING:
     from lockstep.disputes.following import Follower, Sighting

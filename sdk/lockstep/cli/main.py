@@ -34,6 +34,7 @@ class LazyCommand(NamedTuple):
     """module:attribute, a typer app or a function."""
     help: str
     """The first paragraph of the help that it has itself."""
+    panel: str
 
     @property
     def package(self) -> str:
@@ -41,36 +42,45 @@ class LazyCommand(NamedTuple):
         return self.place.rpartition(".")[0]
 
 
+BEGIN, JUDGE, SERVE, MACHINE = "Begin here", "Check and judge", "Serve a market", "This machine"
+"""Panels of `lockstep --help`."""
 COMMANDS = {
     "demo": LazyCommand(
         "lockstep.demo.cli:demo",
         "Train a small GPT with three workers on a local chain, catch the one that lies, settle.",
+        BEGIN,
     ),
-    "local": LazyCommand("lockstep.demo.local_cli:app", "A market on this machine that stays up across commands."),
-    "train": LazyCommand("lockstep.cli.train:app", "Training jobs of a requester."),
-    "worker": LazyCommand("worker.cli:app", "Stake, train, commit, defend."),
-    "verifier": LazyCommand("verifier.cli:app", "Replays every claim, challenges the wrong ones."),
-    "coordinator": LazyCommand("coordinator.cli:app", "Index of the chain, blob relay, aggregator."),
+    "local": LazyCommand(
+        "lockstep.demo.local_cli:app", "A market on this machine that stays up across commands.", BEGIN
+    ),
+    "train": LazyCommand("lockstep.cli.train:app", "Training jobs of a requester.", BEGIN),
+    "worker": LazyCommand("worker.cli:app", "Stake, train, commit, defend.", BEGIN),
+    "verifier": LazyCommand("verifier.cli:app", "Replays every claim, challenges the wrong ones.", JUDGE),
     "replay": LazyCommand(
         "lockstep.cli.replay:replay",
         "Replay a claim: MATCH (exit 0), or the first differing step, op and element (exit 10).",
+        JUDGE,
     ),
-    "dispute": LazyCommand("lockstep.cli.dispute:app", "Games about claims: read them, follow them, play them."),
-    "dataset": LazyCommand("lockstep.cli.dataset:app", "Datasets of tokens, and of rows of numbers."),
-    "key": LazyCommand("lockstep.cli.key:app", "Staking key and node key."),
-    "storage": LazyCommand("lockstep.cli.storage:storage_app", "Content-addressed storage."),
-    "contracts": LazyCommand("lockstep.cli.contracts:app", "Deploy, verify and show a market's contracts."),
+    "dispute": LazyCommand("lockstep.cli.dispute:app", "Games about claims: read them, follow them, play them.", JUDGE),
+    "coordinator": LazyCommand("coordinator.cli:app", "Index of the chain, blob relay, aggregator.", SERVE),
+    "storage": LazyCommand("lockstep.cli.storage:storage_app", "Content-addressed storage.", SERVE),
+    "contracts": LazyCommand("lockstep.cli.contracts:app", "Deploy, verify and show a market's contracts.", SERVE),
+    "dataset": LazyCommand("lockstep.cli.dataset:app", "Datasets of tokens, and of rows of numbers.", MACHINE),
+    "key": LazyCommand("lockstep.cli.key:app", "Staking key and node key.", MACHINE),
     "doctor": LazyCommand(
         "lockstep.cli.doctor:doctor",
         "Test and measure the processor and every CUDA device, or the device named alone; exit code 3 if one fails.",
+        MACHINE,
     ),
     "trust": LazyCommand(
         "lockstep.cli.trust:trust",
         "Accept the settings of ./lockstep.toml from now on, as long as the file does not change.",
+        MACHINE,
     ),
     "schema": LazyCommand(
         "lockstep.cli.schema:schema",
         "Print the JSON schema of what a command prints with --json; without a command, the names that have one.",
+        MACHINE,
     ),
 }
 """Every noun of `lockstep` in the order in which a newcomer needs it."""
@@ -81,7 +91,9 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands.update({name: TyperCommand(name, help=entry.help) for name, entry in COMMANDS.items()})
+        self.commands.update(
+            {name: TyperCommand(name, help=entry.help, rich_help_panel=entry.panel) for name, entry in COMMANDS.items()}
+        )
 
     def resolve_command(self, context: Any, args: list[str]) -> Any:
         """Imports the command that is named, or lists the nearest names."""
@@ -105,7 +117,7 @@ def load(name: str) -> Any:
         app = Commands(add_completion=False)
         app.command(name)(found)
         tree = typer.main.get_command(app)
-    tree.name = name
+    tree.name, tree.rich_help_panel = name, COMMANDS[name].panel
     for leaf in _leaves(tree):
         for rpc in [option for option in leaf.params if option.name == "rpc"]:
             network = copy(rpc)

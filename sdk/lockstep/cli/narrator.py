@@ -155,10 +155,13 @@ def claim(a: Args) -> str:
 
 def _audited(a: Args) -> str:
     if a.get("verdict") == "match":
-        return f"replayed {claim(a)} in {a.get('seconds')} s: every state is the same"
+        taken = f"in {a['seconds']} s" if a.get("seconds") is not None else "before"
+        return f"replayed {claim(a)} {taken}: every state is the same"
     if a.get("verdict") == "mismatch":
         at = "it differs; its list of states is not available yet" if a.get("t") is None else f"step {a['t']} differs"
         return f"replayed {claim(a)}: {at}"
+    if a.get("verdict") == "closed":
+        return f"does not replay {claim(a)}: it can no longer be challenged"
     return f"cannot replay {claim(a)}: {a.get('reason') or a.get('verdict')}"
 
 

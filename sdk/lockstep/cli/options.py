@@ -40,22 +40,43 @@ def an_id(what: str, hint: str) -> Callable[[str | None], str | None]:
 
 
 a_job = an_id("job", JOBS_SHOWN)
+PLUMBING = "Market, home and keys"
+"""The panel of options that say where things are; `lockstep.toml` and the environment have them, too."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON envelope on stdout; no prompts.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
-Rpc = Annotated[str | None, typer.Option(help="JSON-RPC URL of the chain; several, by commas: the others stand in.")]
+Rpc = Annotated[
+    str | None,
+    typer.Option(help="JSON-RPC URL of the chain; several, by commas: the others stand in.", rich_help_panel=PLUMBING),
+]
 RpcCheck = Annotated[
     str | None,
-    typer.Option(help="A second JSON-RPC URL; nothing is done while it and --rpc differ on blocks or logs."),
+    typer.Option(
+        help="A second JSON-RPC URL; nothing is done while it and --rpc differ on blocks or logs.",
+        rich_help_panel=PLUMBING,
+    ),
 ]
 Storage = Annotated[
     str | None,
-    typer.Option(help="dir:///path or a Kubo RPC address; behind it, by commas, gateways: gateway+https://host."),
+    typer.Option(
+        help="dir:///path or a Kubo RPC address; behind it, by commas, gateways: gateway+https://host.",
+        rich_help_panel=PLUMBING,
+    ),
 ]
-DeploymentFile = Annotated[str | None, typer.Option("--deployment", help="File of contract addresses.")]
-Home = Annotated[str | None, typer.Option(help="This process's directory: keys, transactions, work in progress.")]
-PasswordFile = Annotated[str | None, typer.Option(help="File that holds the keystore's password.")]
-CoordinatorUrl = Annotated[str | None, typer.Option("--coordinator", help="URL of a coordinator (optional).")]
+DeploymentFile = Annotated[
+    str | None, typer.Option("--deployment", help="File of contract addresses.", rich_help_panel=PLUMBING)
+]
+Home = Annotated[
+    str | None,
+    typer.Option(help="This process's directory: keys, transactions, work in progress.", rich_help_panel=PLUMBING),
+]
+PasswordFile = Annotated[
+    str | None, typer.Option(help="File that holds the keystore's password.", rich_help_panel=PLUMBING)
+]
+CoordinatorUrl = Annotated[
+    str | None,
+    typer.Option("--coordinator", help="URL of a coordinator (optional).", rich_help_panel=PLUMBING),
+]
 Threads = Annotated[int | None, typer.Option(help="Threads that compute; the bits do not depend on them.")]
 Device = Annotated[
     str | None,
@@ -67,7 +88,12 @@ Device = Annotated[
 ]
 Metrics = Annotated[
     str | None,
-    typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz there."),
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve /metrics, /healthz and /readyz there.",
+        rich_help_panel=PLUMBING,
+    ),
 ]
 GasPrice = Annotated[
     str | None,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lockstep.execution.quoting import Figures
     from lockstep.protocol.jobs import Pricing
 
+HOUR = 3600
 REQUESTER_GAS = VERBS["create"] + PERMIT_GAS + VERBS["withdraw"]
 """Gas of opening a job, and of the refund at its end."""
 
@@ -80,6 +81,8 @@ class QuotedTerms:
 
     price: Wei
     """The price of 10^15 operations."""
+    hourly: Wei
+    """The job's cost in an hour while it trains, on machines like this one."""
     operations: int
     """The operations of a slot in a round."""
     tokens: int
@@ -112,7 +115,8 @@ class QuotedTerms:
         return [
             f"gas          {cost} for {REQUESTER_GAS:,} units at {self.fees.told()}",
             *([] if self.data_fee is None else [self.data_fee.line()]),
-            f"price        {tokens(self.price, 4)} for 10^15 operations; a slot computes {self.operations:.3g}",
+            f"price        {tokens(self.hourly, 4)} an hour while it trains, on machines like this one",
+            f"             {tokens(self.price, 4)} for 10^15 operations; a slot computes {self.operations:.3g}",
             f"work         {self.tokens:,} tokens of text in all",
             f"time         {times[0]} on machines like this one, {times[1]} if every window is used up",
         ]
@@ -124,6 +128,7 @@ def terms_of(net: Network, quote: Quote, figures: Figures, fees: Fees) -> Quoted
     drawn = params.schedule.rounds * params.role.slots * params.role.inner_steps * figures.step.tokens
     return QuotedTerms(
         price=quote.price,
+        hourly=Wei(int(params.round_pay * HOUR / durations.prompt_round(params, figures.round_seconds, pace.block))),
         operations=quote.operations,
         tokens=drawn,
         fees=fees,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from lockstep.base.escaping import on_one_line
+from lockstep.base.lines import narrate
 from lockstep.base.redaction import scrubbed
 
 if TYPE_CHECKING:
@@ -57,6 +58,21 @@ class Screen:
     def _lower(self) -> Text:
         lines = [] if self.below is None else self.below()
         return Text("\n").join(_drawn(line) for line in lines)
+
+
+def speak(who: str, as_json: bool) -> None:
+    """Has this process's events told as sentences if stdout is a terminal and no JSON is asked for."""
+    if as_json or not sys.stdout.isatty():
+        return
+    from lockstep.cli.narrator import clock, of_program
+
+    screen = Screen()
+
+    def tell(fields: dict[str, Any]) -> None:
+        at = f"{clock(int(fields['time']))}  " if fields.get("time") else ""
+        screen.tell(of_program(who, fields).after(at))
+
+    narrate(tell)
 
 
 def show(lines: Iterable[Line]) -> None:

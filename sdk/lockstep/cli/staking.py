@@ -165,7 +165,7 @@ def _left(home: Path, seconds: float) -> bool:
 def _waits_for(home: Path) -> str:
     """Returns a leaving program's note on what is at stake, and until when, from its home; empty if there is none."""
     from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
-    from lockstep.runtime.staking import moment
+    from lockstep.base.durations import moment
 
     try:
         noted: Any = from_json(file_bytes(home / "notes.json"), MAX_FILE_BYTES)
@@ -181,7 +181,7 @@ def _waits_for(home: Path) -> str:
 
 def _tell(staking: StakingAccount, moved: Moved, what: str, as_json: bool) -> None:
     """Prints the result, then marks the transactions as reported."""
-    from lockstep.runtime.staking import moment
+    from lockstep.base.durations import moment
 
     held = staking.holdings()
     data: dict[str, Any] = {what: str(moved.amount), "completed": moved.completed}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -277,8 +277,26 @@ def list_(
 
 @app.command("status")
 def status(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
-    """Show the progress of a job."""
-    emit(_handle(job, flags).status(), as_json)
+    """Show the progress of a job, its money, and what it waits for."""
+    from lockstep.cli.why import explained
+
+    handle = _followed(job, flags)
+    found, why = handle.status(), explained(handle)
+    lines = [*_status_lines(found), f"waits  {why.waiting.sentence()}"]
+    emit({**found, "waiting": why.waiting.to_dict()}, as_json, text="\n".join(lines))
+
+
+@app.command("why")
+def why(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
+    """Say in one sentence what a job waits for: since when, who can end it, until when, and what you can do.
+
+    It needs the chain alone. What only a worker knows is told by `lockstep worker why` on its machine.
+    """
+    from lockstep.cli.why import explained
+
+    handle = _followed(job, flags)
+    found = explained(handle)
+    emit({"job": handle.id.hex(), **found.to_dict()}, as_json, text="\n".join(found.lines()))
 
 
 @app.command("watch")
@@ -293,17 +311,21 @@ def watch(
 ) -> None:
     """Follow a job until it is done: its events, and its loss after every merge. Ctrl-C ends the command, not the job.
 
-    The loss is computed here, from public data: every watcher of the job computes the same.
+    The loss is computed here, from public data: every watcher of the job computes the same. After a silence it says
+    what the job waits for, as `train why` does.
     """
     from lockstep.cli.watching import follow
 
-    follow(_handle(job, flags), losses, as_json)
+    follow(_followed(job, flags), losses, as_json)
 
 
 @app.command("pull")
 def pull(
     job: JobArgument,
-    out: Annotated[Path, typer.Option(help="Folder for the model.")],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the model; default: ./model-JOB.", show_default=False)
+    ] = None,
     flags: PartyFlags,
     ema: Ema = False,
     as_json: Json = False,
@@ -312,13 +334,18 @@ def pull(
     from lockstep.training.export import not_finite
 
     handle = _handle(job, flags)
-    path = handle.download(out, ema=ema)
+    folder = Path(f"model-{short(handle.id)}") if out is None else out
+    path = handle.download(folder, ema=ema)
     if lost := not_finite(path):
         say(
             f"{len(lost)} of the model's tensors hold numbers that are not finite, as {lost[0]}: the job has diverged. "
             f"`lockstep train cancel {short(handle.id)}` stops one that still runs"
         )
-    emit({"model_path": str(path)}, as_json, text=str(path))
+    then = (
+        f"`lockstep train load {folder}` loads it, --prompt TEXT has a model of texts write; "
+        f"`lockstep train audit {folder}` replays the claims behind it"
+    )
+    emit({"model_path": str(path)}, as_json, text=f"{path}\n{then}")
 
 
 @app.command("load")
@@ -410,7 +437,8 @@ def cancel(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
     """Start no new rounds; refund what the rounds under way do not need."""
     handle = _handle(job, flags)
     handle.cancel()
-    emit(handle.status(), as_json)
+    found = handle.status()
+    emit(found, as_json, text="\n".join(_status_lines(found)))
 
 
 @app.command("withdraw")
@@ -420,12 +448,22 @@ def withdraw(flags: PartyFlags, as_json: Json = False) -> None:
     emit({"withdrawn": str(amount)}, as_json, text=tokens(amount))
 
 
+def _status_lines(found: Mapping[str, Any]) -> list[str]:
+    """Returns a job's progress and money as lines of text."""
+    failed = f", {found['failed']} failed" if found["failed"] else ""
+    money = ", ".join(f"{name} {tokens(found[name])}" for name in ("escrow", "paid", "refunded"))
+    rounds = f"{found['settled']} of {found['rounds']} rounds settled, {found['started']} started{failed}"
+    return [f"job    {short(found['job'])}, {found['status']}: {rounds}", f"money  {money}"]
+
+
 def _network(flags: PartyFlags) -> Network:
+    from lockstep.chain.addresses import Addresses
     from lockstep.chain.keys import load_account
     from lockstep.client import connect
 
     s = flags.settings()
-    # The key first: a wrong password is told before anything is asked of the chain.
+    Addresses.load(s.deployment)
+    # The key before the chain: a wrong password is told before anything is asked of that.
     account = load_account(s.home_path / KEYSTORE, s.password())
     return connect(rpc=s.rpc, storage=s.storage, deployment=s.deployment, account=account, home=s.home_path)
 
@@ -443,3 +481,11 @@ def _reading(flags: PublicFlags) -> Network:
 def _handle(job: str, flags: PartyFlags) -> JobHandle:
     digits_of(job, "job", JOBS_SHOWN)
     return _reading(flags).find(job)
+
+
+def _followed(job: str, flags: PartyFlags) -> JobHandle:
+    """Returns a job that is followed by the chain alone: a store that is gone hides nothing of it."""
+    from lockstep.cli.why import network_of
+
+    digits_of(job, "job", JOBS_SHOWN)
+    return network_of(flags.settings()).find(job)

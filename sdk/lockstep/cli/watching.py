@@ -11,6 +11,7 @@ from lockstep.base.lines import event, say
 from lockstep.cli.narrator import ALERT, Line, clock, of_chain, of_divergence, of_loss
 from lockstep.cli.progress import Progress, windows_of
 from lockstep.cli.screen import Screen
+from lockstep.cli.why import Silence, impatient
 from lockstep.protocol.errors import LockstepError
 
 if TYPE_CHECKING:
@@ -36,8 +37,14 @@ def follow(handle: JobHandle, losses: bool, as_json: bool) -> None:
         return progress.lines(head + int(time.monotonic() - since))
 
     curve: list[MergedLoss] = []
+    silence = Silence(handle)
     with Screen(below) as screen:
-        for seen in handle.watch():
+        for seen in impatient(handle.watch()):
+            if seen is None:
+                for line in silence.explanation():
+                    screen.tell(Line(line, ALERT))
+                continue
+            silence.broken()
             # Chain time can be moved on: no event lies ahead of it.
             if seen.time > head + time.monotonic() - since:
                 head, since = seen.time, time.monotonic()
@@ -59,7 +66,13 @@ def _stream(handle: JobHandle, losses: bool) -> None:
     from lockstep.chain.plain import plain
 
     curve: list[MergedLoss] = []
-    for seen in handle.watch():
+    silence = Silence(handle)
+    for seen in impatient(handle.watch()):
+        if seen is None:
+            for line in silence.explanation():
+                say(line)
+            continue
+        silence.broken()
         event(seen.name, block=seen.block, chain_time=seen.time, **plain(seen.contract, seen.name, seen.args))
         if losses and seen.name in ("Sealed", "Merged"):
             found = _looked(handle, curve, None)

@@ -87,7 +87,7 @@ def _kept(options: DemoOptions, screen: Screen) -> dict[str, Any]:
     with local.to_keep(folder, market):
         data = run(replace(options, folder=folder, keep=True), screen)
     screen.tell(Line("the demo is over; its market goes on", STEP))
-    state = local.up(folder, market)
+    state = local.up(folder, {})
     return data | {"pages": f"{state.coordinator}/"}
 
 

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,9 @@ from lockstep.base.files import write_atomically
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Devnet, find_anvil
-from lockstep.demo.processes import Group, Process
+from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build, reopen
-from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError, Malformed, TryLater
+from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError, Malformed, TryLater, UsageError
 from lockstep.protocol.types import Seconds
 from lockstep.runtime.backoff import Backoff
 from lockstep.runtime.guard import lock
@@ -42,6 +42,8 @@ STATE, MADE = "local.json", "made"
 YOURS = ("requester", "worker", "verifier")
 """Roles of the user's own funded homes, which no member of the market uses."""
 AUDITOR = "auditor"
+LIE = "one-ulp"
+"""The lie of the last worker, if one is asked for."""
 DEMO = "demo"
 """The holder of the folder while `lockstep demo --keep` runs in it."""
 UP_SECONDS = 600.0
@@ -57,6 +59,8 @@ class LocalOptions:
     workers: int = 3
     seed: int = 0
     block_seconds: int = 1
+    liar: bool = False
+    """True: the last worker lies, and no verifier of the market's own looks for it."""
     rpc_port: int = 0
     """0: any; the one that was taken is kept."""
     coordinator_port: int = 0
@@ -108,9 +112,16 @@ class LocalState:
 # -- commands
 
 
-def up(folder: Path, options: LocalOptions, *, fresh: bool = False) -> LocalState:
-    """Starts the market unless it runs; returns when every member is ready. Raises the error that kept it from
-    starting."""
+def up(folder: Path, wanted: Mapping[str, Any], *, fresh: bool = False) -> LocalState:
+    """Starts the market unless it runs; returns when every member is ready. `wanted`: options by name; a market that is
+    kept has its own for the others.
+
+    Raises UsageError if the market that is kept here is another one, and the error that kept it from starting.
+    """
+    if not fresh:
+        _require_same(folder, wanted)
+    elif (works := lock.holder(folder)) is not None and works.who == HOLDER:
+        down(folder)
     if lock.holder(folder) is not None:
         return _up_already(folder)
     if fresh and folder.exists():
@@ -120,7 +131,7 @@ def up(folder: Path, options: LocalOptions, *, fresh: bool = False) -> LocalStat
     with contextlib.suppress(FileNotFoundError):
         networks_file(folder).unlink()
     kept = LocalState.load(folder)
-    LocalState(options if kept is None else kept.options).save(folder)
+    LocalState(LocalOptions(**wanted) if kept is None else kept.options).save(folder)
     (folder / "logs").mkdir(exist_ok=True)
     with (folder / "logs/supervisor.log").open("ab") as log:
         popen = subprocess.Popen(
@@ -141,6 +152,19 @@ def up(folder: Path, options: LocalOptions, *, fresh: bool = False) -> LocalStat
         time.sleep(0.1)
     popen.terminate()
     raise TryLater(f"the market is not up after {UP_SECONDS:.0f} s", hint=f"the logs are in {folder / 'logs'}")
+
+
+def _require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
+    """Raises UsageError unless the market of a folder, if it has one, is of these options."""
+    kept = LocalState.load(folder)
+    other = [] if kept is None else [name for name, value in wanted.items() if getattr(kept.options, name) != value]
+    if kept is not None and other:
+        told = " and ".join(f"{name.replace('_', ' ')} {getattr(kept.options, name)}" for name in other)
+        raise UsageError(
+            f"the market that is kept in {folder} has {told}",
+            hint="`lockstep local up` goes on with it; `lockstep local up --fresh` with your options begins anew, and "
+            "removes what it holds",
+        )
 
 
 @contextlib.contextmanager
@@ -239,6 +263,7 @@ class _Post:
     role: str
     arguments: list[str]
     process: Process
+    lie: Lie | None = None
     restarts: int = 0
 
 
@@ -290,17 +315,19 @@ class Supervisor:
     def _start(self, world: World, options: LocalOptions) -> list[_Post]:
         posts = []
 
-        def post(name: str, role: str, arguments: list[str]) -> Process:
-            process = world.join(name, role, arguments)
-            posts.append(_Post(name, role, arguments, process))
+        def post(name: str, role: str, arguments: list[str], lie: Lie | None = None) -> Process:
+            process = world.join(name, role, arguments, lie=lie)
+            posts.append(_Post(name, role, arguments, process, lie))
             return process
 
         first = post("coordinator", "coordinator", ["coordinator", "up", "--port", str(options.coordinator_port)])
         url = first.wait_for("ready", READY_SECONDS)["url"]
         posts[0].arguments[-1] = url.rpartition(":")[2]
-        post(AUDITOR, "verifier", ["verifier", "up", "--coordinator", url])
+        if not options.liar:
+            post(AUDITOR, "verifier", ["verifier", "up", "--coordinator", url])
         for i in range(options.workers):
-            post(member(i), "worker", ["worker", "up", "--max-stake", "all", "--coordinator", url])
+            lie = (LIE, options.seed) if options.liar and i == options.workers - 1 else None
+            post(member(i), "worker", ["worker", "up", "--max-stake", "all", "--coordinator", url], lie)
         for joined in posts[1:]:
             joined.process.wait_for("ready", READY_SECONDS)
         return posts
@@ -313,7 +340,7 @@ class Supervisor:
                 continue
             if post.name not in self._backoff or not self._backoff.in_backoff(post.name, now):
                 self._backoff.failed(post.name, now)
-                post.process = world.join(post.name, post.role, post.arguments)
+                post.process = world.join(post.name, post.role, post.arguments, lie=post.lie)
                 post.restarts += 1
                 revived = True
         return revived
@@ -323,7 +350,7 @@ class Supervisor:
             Member(p.name, p.role, world.account(p.name).address, p.process.popen.pid, p.restarts) for p in posts
         )
         coordinator = posts[0].process.wait_for("ready", READY_SECONDS)["url"]
-        ports = {
+        ports: dict[str, Any] = {
             "rpc_port": _port(world.devnet.url), "coordinator_port": _port(coordinator),
             "storage_port": _port(world.storage_http),
         }  # fmt: skip

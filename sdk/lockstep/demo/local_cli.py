@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.base import networks
-from lockstep.base.lines import say
 from lockstep.cli.narrator import ALERT, STEP, STRONG, Line
 from lockstep.cli.options import Json
 from lockstep.cli.output import emit
@@ -32,8 +31,13 @@ NEXT = (
 
 @app.command("up")
 def up(
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Workers of the market; yours come beside them.")] = 3,
-    block_seconds: Annotated[int, typer.Option(min=1, max=60, help="Time between blocks.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Workers of the market; yours come beside them. Default: 3.")
+    ] = None,
+    block_seconds: Annotated[int | None, typer.Option(min=1, max=60, help="Time between blocks. Default: 1.")] = None,
+    liar: Annotated[
+        bool, typer.Option("--liar", help="The last worker lies, and no verifier but yours looks for it.")
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove what an earlier market left, and begin anew.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -43,10 +47,10 @@ def up(
 
     folder = networks.local_folder()
     begun = time.monotonic()
-    with Screen(lambda: [_starting(workers, begun)], sys.stderr):
-        state = local.up(folder, local.LocalOptions(workers=workers, block_seconds=block_seconds), fresh=fresh)
-    if state.options.workers != workers or state.options.block_seconds != block_seconds:
-        say(f"the market that is kept here has {state.options.workers} workers; --fresh makes another")
+    given = {"workers": workers, "block_seconds": block_seconds, "liar": liar or None}
+    wanted = {name: value for name, value in given.items() if value is not None}
+    with Screen(lambda: [_starting(begun)], sys.stderr):
+        state = local.up(folder, wanted, fresh=fresh)
     _answer(folder, state, as_json, [Line(text, STRONG if text == NEXT[0] else "") for text in NEXT])
 
 
@@ -79,11 +83,10 @@ def forward(
     as_json: Json = False,
 ) -> None:
     """Move the chain's time forward, as if nothing happened meanwhile: unfinished claims may miss their deadlines."""
-    from lockstep.base.durations import seconds_of
+    from lockstep.base.durations import moment, seconds_of
     from lockstep.chain.devnet import move_time
     from lockstep.chain.rpc import connect
     from lockstep.demo import local
-    from lockstep.runtime.staking import moment
 
     by = seconds_of(seconds, "TIME")
     state = local.status(networks.local_folder())
@@ -93,8 +96,8 @@ def forward(
     emit({"time": now}, as_json, text=f"chain time {moment(now)}")
 
 
-def _starting(workers: int, begun: float) -> Line:
-    members = f"chain, storage, coordinator, verifier, {workers} workers"
+def _starting(begun: float) -> Line:
+    members = "chain, storage, coordinator, verifier, workers"
     return Line(f"starting {members}: {time.monotonic() - begun:.0f} s", STEP)
 
 
@@ -127,8 +130,8 @@ def _data(folder: Path, state: LocalState) -> dict[str, Any]:
 
 
 def _lines(folder: Path, state: LocalState) -> list[Line]:
+    from lockstep.base.durations import moment
     from lockstep.demo.local import contracts_of
-    from lockstep.runtime.staking import moment
 
     with contracts_of(folder, state) as (contracts, now):
         block = contracts.vault.w3.eth.block_number
@@ -145,7 +148,7 @@ def _lines(folder: Path, state: LocalState) -> list[Line]:
         Line(f"storage      {state.storage}"),
         Line(f"coordinator  {state.coordinator}"),
         Line(f"pages        {state.coordinator}/  (open it in a browser)", STRONG),
-        Line(f"keys         {folder}: requester, worker and verifier are yours, each with 1,000 LST"),
+        Line(f"keys         {folder}: requester, worker and verifier are yours, each began with 1,000 LST"),
         Line("members", STRONG),
         *members,
     ]

@@ -30,7 +30,7 @@ from lockstep.protocol.errors import Unfit
 from lockstep.protocol.jobs import NO_JOB, NO_SEED, JobParams
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.programs.program import Kind
+from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.containers import program_length
 from lockstep.storage.payload import F32_FORMAT, Checkpoint, wire_length
 
@@ -183,7 +183,7 @@ def _timing(
 ) -> Timing:
     work, pace = work_of(job.programs.step), estimated(job.programs, threads)
     estimate = pace.step
-    timing = Timing(estimate, pace.shown, "estimated", work.operations, _tokens(job), threads)
+    timing = Timing(estimate, pace.shown, "estimated", work.operations, drawn_tokens(job.programs.step), threads)
     room = held.available + PROCESS_BYTES - need.total
     # The first run is not counted, and an estimate may be wrong by a factor of two.
     if room < 0 or 4 * estimate > budget_seconds:
@@ -225,8 +225,9 @@ def _tried(job: TrainingJob, params: JobParams, threads: int, budget_seconds: fl
     return min(taken)
 
 
-def _tokens(job: TrainingJob) -> int:
-    return sum(op.header.elements for op in job.programs.step.ops if op.kind == Kind.DRAW)
+def drawn_tokens(step: Program) -> int:
+    """Returns the tokens, or numbers, of the dataset that one run of a step Program draws."""
+    return sum(op.header.elements for op in step.ops if op.kind == Kind.DRAW)
 
 
 # -- memory and windows

@@ -200,6 +200,8 @@ class JobLedger:
     audits: dict[AuditId, AuditLedger] = field(default_factory=dict)
     attempt: int = 0
     done: bool = False
+    last: Seconds = NEVER
+    """The chain time of the market's latest event about it."""
 
     def over_at(self, params: JobParams, r: int) -> Seconds:
         """Returns the chain time at which the claims of round `r` are final and cannot be challenged; NEVER while a
@@ -446,6 +448,7 @@ def _of_market(ledger: Ledger, e: Any, at: Event) -> None:
             pass
         case _:
             _of_round(ledger, ledger.jobs[e.job], e, at)
+    ledger.jobs[e.job].last = at.time
 
 
 def _of_round(ledger: Ledger, job: JobLedger, e: Any, at: Event) -> None:

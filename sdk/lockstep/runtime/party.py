@@ -71,6 +71,11 @@ class HeadTracker:
         self._next = self._came = 0.0
         self._gaps: deque[float] = deque(maxlen=PACE_SEEN)
 
+    @property
+    def still(self) -> float:
+        """The machine seconds since a new block was last seen; 0 before the first."""
+        return 0.0 if self._head is None else self._clock() - self._came
+
     def poll(self) -> Head:
         """Returns the latest block, possibly as of a moment ago. Raises `Unreachable`."""
         now = self._clock()
@@ -109,8 +114,8 @@ class Party(Closing):
 
         `stored` is False if nothing is read from storage, which then need not answer.
         """
-        account = load_account(settings.home_dir / KEYSTORE, settings.password())
         addresses = Addresses.load(settings.deployment)
+        account = load_account(settings.home_dir / KEYSTORE, settings.password())
         w3 = connect(settings.rpc, addresses.chain_id)
         check = None
         if settings.rpc_check:

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import COIN, tokens
+from lockstep.base.durations import moment
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.finality import relied_block
@@ -389,8 +389,3 @@ def deposit(contracts: Contracts, account: LocalAccount, amount: Wei, now: Secon
     if permit is None:
         return replace(vault.deposit(amount), before=token.approvals(Address(account.address), vault.address, amount))
     return vault.deposit_with_permit(amount, permit)
-
-
-def moment(time: int) -> str:
-    """Formats a chain time: 2026-03-01 12:00:00 UTC."""
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC"

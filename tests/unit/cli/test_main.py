@@ -15,9 +15,11 @@ import typer
 
 from lockstep.base import lines
 from lockstep.base.networks import PROGRAMS
+from lockstep.chain.keys import create_account
 from lockstep.cli import main as command
 from lockstep.cli import output
 from lockstep.cli.main import root, whole
+from lockstep.cli.options import PLUMBING
 from lockstep.protocol.errors import TryLater, UsageError
 from tests.support.waiting import PATIENCE
 
@@ -31,8 +33,8 @@ COMMANDS = [
     *(("dataset", verb) for verb in ("build", "pack", "show", "verify")),
     *(("dispute", verb) for verb in ("list", "show", "tree", "check", "watch")),
     *(("dispute", verb) for verb in ("open", "respond", "prove", "resolve", "defend")),
-    *(("train", verb) for verb in ("init", "quote", "run", "resume", "list", "status", "watch", "metrics", "pull")),
-    *(("train", verb) for verb in ("load", "audit", "cancel", "withdraw", "check", "rehearse")),
+    *(("train", verb) for verb in ("init", "quote", "run", "resume", "list", "status", "why", "watch", "metrics")),
+    *(("train", verb) for verb in ("pull", "load", "audit", "cancel", "withdraw", "check", "rehearse")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why", "retry")),
     ("verifier", "up"), ("verifier", "retry"), ("coordinator", "retry"),
     ("verifier", "void"),
@@ -51,6 +53,33 @@ def test_help_names_every_noun(lockstep: Lockstep) -> None:
     assert ended.code == 0
     assert [n for n in NOUNS if n not in ended.out] == []
     assert ended.err == ""
+
+
+def test_help_lists_nouns_in_the_order_of_use_and_plumbing_apart(lockstep: Lockstep) -> None:
+    told = lockstep("--help").out
+    places = [told.index(f"\n│ {noun} ") for noun in command.COMMANDS]
+    assert places == sorted(places)
+    told = lockstep("train", "watch", "--help").out
+    assert told.index("--loss") < told.index(PLUMBING) < told.index("--rpc") < told.index("--network")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("train", "list"), ("train", "why", "ab" * 32), ("train", "run", "job.toml", "--budget", "1"),
+     ("worker", "up", "--max-stake", "1"), ("worker", "status"), ("verifier", "up")],
+    ids=" ".join,
+)  # fmt: skip
+def test_without_a_market_every_command_names_the_two_ways_on(lockstep: Lockstep, command: tuple[str, ...]) -> None:
+    if command[0] == "train":
+        assert lockstep("train", "init", "--example").code == 0
+    else:
+        create_account(Path("home/keystore.json"), "password", work=2)
+        command = (*command, "--home", "home")
+    ended = lockstep(*command, "--json")
+    assert (ended.code, ended.error["code"]) == (7, "not_found"), ended
+    assert ended.error["message"].startswith("no market is known here")
+    assert "`lockstep local up`" in ended.error["hint"]
+    assert "--network" in ended.error["hint"]
 
 
 @pytest.mark.sampled(8)

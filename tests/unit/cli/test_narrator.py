@@ -126,3 +126,14 @@ def test_ids_are_short_and_nothing_else_is(value: object, text: str) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(-3, "0:00"), (9, "0:09"), (545, "9:05"), (3723, "1:02:03")])
 def test_a_countdown_is_read_as_a_clock(seconds: int, text: str) -> None:
     assert countdown(seconds) == text
+
+
+def test_a_claim_that_was_not_replayed_now_says_why() -> None:
+    audited = {"event": "audited", "claim": CLAIM.hex(), "round": 1, "slot": 2}
+    place = f"claim {short(CLAIM)} (round 1, slot 2)"
+    for fields, said in (
+        ({"verdict": "match", "seconds": 1.5}, f"v replayed {place} in 1.5 s: every state is the same"),
+        ({"verdict": "match"}, f"v replayed {place} before: every state is the same"),
+        ({"verdict": "closed"}, f"v does not replay {place}: it can no longer be challenged"),
+    ):
+        assert of_program("v", {**audited, **fields}).text == said

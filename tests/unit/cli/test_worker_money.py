@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
+from lockstep.base.amounts import tokens
 from lockstep.base.machine import readable
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import key_of
@@ -172,6 +173,9 @@ def test_a_step_is_measured_unless_that_is_not_wanted(lockstep: Lockstep, market
     text = lockstep("worker", "quote", "--no-try", *market.where, "--storage", f"dir://{market.home.parent}/blocks").out
     assert "not now  funds: " in text
     assert "for 10^15 operations" in text
+    drawn = toyjob.STEPS * toyjob.TERMS
+    assert f"{tokens(toyjob.TOY_TERMS.slot_price * 10**6 // drawn, 4)} for a million tokens" in text
+    assert f"trains on {drawn:,} tokens a round" in text
 
 
 def test_a_quote_for_a_device_tells_what_lies_there(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.demo import local
-from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
+from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError, UsageError
 from lockstep.runtime.guard import lock
 
 
@@ -18,7 +18,7 @@ def test_a_demo_that_ends_well_leaves_a_market_and_a_second_is_refused(tmp_path:
         assert held is not None
         assert held.who == local.DEMO
         with pytest.raises(GuardRefused, match="demo makes a market"):
-            local.up(folder, local.LocalOptions())
+            local.up(folder, {})
         assert not (folder / local.MADE).exists()
     assert (folder / local.MADE).exists()
     kept = local.LocalState.load(folder)
@@ -51,3 +51,12 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     ):
         pass
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_market_that_is_kept_is_no_other_than_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "local"
+    with local.to_keep(folder, local.LocalOptions(workers=3)):
+        pass
+    with pytest.raises(UsageError, match="has workers 3 and liar False") as refused:
+        local.up(folder, {"workers": 2, "liar": True, "block_seconds": 1})
+    assert "--fresh" in refused.value.hint

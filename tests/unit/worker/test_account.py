@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from lockstep.base.naming import short
 from lockstep.chain.events import Event
 from lockstep.market.ledger import Ledger
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds
-from worker.account import MEANINGS, Account, earnings_of, reasons_of
+from worker.account import MEANINGS, Account, earnings_lines, earnings_of, reasons_of
 from worker.unpaid import Dealings, dealings
 
 ME, OTHER, REQUESTER = (Address("0x" + c * 40) for c in "abc")
@@ -134,3 +135,7 @@ def test_earnings_are_payments_and_slashes_of_this_account() -> None:
     lost = earnings_of(account(*BOTH, FROZEN, CONVICTED, SLASHED))
     assert (lost["earned"], lost["slashed"]) == ("0", "100")
     assert lost["slashes"][0]["reason"] == "convicted"
+    told = earnings_lines(earned)
+    assert told[0] == f"{ME} earned 0.000000000000000015 LST, and lost 0 LST of its stake"
+    assert told[2].endswith(f"for round 0, the merge of job {short(JOB)}")
+    assert earnings_lines(lost)[1].startswith("lost  0.0000000000000001 LST in round 0, slot 0 of job ")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ import pytest
 from lockstep.base.machine import Memory
 from lockstep.base.naming import short
 from lockstep.base.settings import Settings, resolve
+from lockstep.chain import gas
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import key_of
 from lockstep.chain.keys import KEYSTORE, create_account
@@ -35,7 +37,7 @@ from lockstep.execution.box.loading import JobBox
 from lockstep.execution.capacity import ChainPace, Pace, Require
 from lockstep.execution.durations import longest_hold
 from lockstep.execution.jobs import Job
-from lockstep.protocol.errors import LockstepError, Unreachable, WrongBits
+from lockstep.protocol.errors import KeyStoreError, LockstepError, Unreachable, WrongBits
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Phase, Receipt
 from lockstep.protocol.market import court, ids
@@ -47,7 +49,7 @@ from tests.support.constant import ConstantClaim
 from tests.support.memory.devnet import MemoryDevnet
 from tests.support.waiting import PATIENCE
 from tests.support.world import World
-from worker import notes
+from worker import explaining, notes, offers
 from worker.account import Account, open_account
 from worker.explaining import status_of, why_of, why_without_chain
 from worker.hints import DEFAULT
@@ -223,6 +225,56 @@ def test_a_chain_that_does_not_answer(market: Market) -> None:
     with pytest.raises(Unreachable) as refused:
         open_account(settings)
     told(why_without_chain(settings.home_path, refused.value).to_dict()["state"], "unreachable", int(time.time()))
+
+
+def everywhere(settings: Settings) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], tuple[str, ...]]:
+    """The state of a home by `why`, `status` and as the first reason of `quote`; and their text."""
+    account = open_account(settings)
+    why, status = why_of(account), status_of(account)
+    fees = gas.fees_now(account.contracts.vault.w3)
+    (offer,) = offers.offers_of(account, settings, None, fees, tries=False)
+    texts = tuple("\n".join(found.lines()) for found in (why, status, offer))
+    return why.to_dict()["state"], status.to_dict()["state"], offer.to_dict()["reasons"][0], texts
+
+
+def test_a_key_that_did_not_open_is_told_by_every_command_afterwards(market: Market) -> None:
+    settings = market.settings()
+    Path(settings.password_file).write_text("another")
+    with pytest.raises(KeyStoreError), assemble(settings):
+        pass
+    *states, texts = everywhere(settings)
+    assert [state["code"] for state in states] == ["key.password"] * 3
+    assert all("the password does not open" in text for text in texts)
+    assert all("--password-file" in state["hint"] for state in states[:2])
+
+
+def test_a_full_disk_is_told_by_every_command(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = market.settings()
+    with monkeypatch.context() as full:
+        full.setattr(explaining.shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
+        *states, texts = everywhere(settings)
+    assert [state["code"] for state in states] == ["disk_full"] * 3
+    assert all("4.1 kB are left on its disk" in text for text in texts), texts
+    assert "free some space" in states[0]["hint"]
+    assert explaining.trouble_of(open_account(settings)) is None, "it is over"
+
+
+def test_status_lists_the_jobs_that_the_worker_does_not_join(market: Market) -> None:
+    settings = market.settings()
+    job = next(iter(open_account(settings).ledger.jobs))
+    noted = notes.Notes(settings.home_path)
+    noted.refused(job, notes.Note("unreachable", "the storage does not answer"), Seconds(0))
+    noted.is_in(notes.WORKING)
+    found = status_of(open_account(settings))
+    (row,) = found.to_dict()["unjoined"]
+    assert (row["job"], row["code"]) == (job.hex(), "unreachable")
+    assert f"unjoined   job {short(job)}: the storage does not answer; check --rpc, --storage" in "\n".join(
+        found.lines()
+    )
+    Refusals(settings.home_path).record(job, WrongBits("self-check: step 9 gives another state"))
+    found = status_of(open_account(settings))
+    assert found.to_dict()["unjoined"] == [], "it is refused, which says more"
+    assert "step 9" in "\n".join(found.lines())
 
 
 def test_an_account_without_coin(market: Market) -> None:

@@ -1,0 +1,141 @@
+"""Tells what a job waits for: `train why`, a line of `train status`, and of `train watch` after a silence.
+
+It reads the chain, whether the storage answers or not: a store that is gone is one of the reasons.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from queue import Empty, Queue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockstep.protocol.errors import LockstepError
+
+if TYPE_CHECKING:
+    from lockstep.base.settings import Settings
+    from lockstep.client import JobHandle, Network
+    from lockstep.market.waiting import Waiting
+
+SILENCE_SECONDS = (30.0, 480.0)
+"""Machine seconds without an event after which `train watch` says what it waits for, at first and at most."""
+POLL_SECONDS = 1.0
+AHEAD = 256
+"""Events that are read before the last one is shown."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A job's waiting, and what cannot be reached from this machine."""
+
+    waiting: Waiting
+    obstacles: tuple[LockstepError, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it as JSON."""
+        return {"waiting": self.waiting.to_dict(), "obstacles": [error.to_dict() for error in self.obstacles]}
+
+    def lines(self) -> list[str]:
+        """Returns the sentence, then a line for each obstacle."""
+        told = [f"{e.message}: the job's parts cannot be read from here; {e.hint}" for e in self.obstacles]
+        return [self.waiting.sentence(), *told]
+
+
+def network_of(settings: Settings) -> Network:
+    """Connects to a market of which the chain alone must answer."""
+    from lockstep.chain.addresses import Addresses
+    from lockstep.chain.contracts import Contracts
+    from lockstep.chain.keys import KEYSTORE, load_account
+    from lockstep.chain.rpc import connect
+    from lockstep.client import Network
+    from lockstep.storage import open_store
+
+    addresses = Addresses.load(settings.deployment)
+    w3 = connect(settings.rpc, addresses.chain_id)
+    return Network(
+        w3, Contracts.at(w3, addresses), open_store(settings.storage),
+        lambda: load_account(settings.home_path / KEYSTORE, settings.password()), settings.home_path,
+        finality=settings.finality,
+    )  # fmt: skip
+
+
+def explained(handle: JobHandle, still: float = 0.0) -> Explanation:
+    """Returns what a job waits for. `still`: seconds for which the caller has seen no new block. Raises the errors of
+    reading the chain."""
+    from lockstep.market.standing import standing_of
+    from lockstep.market.waiting import waiting_of
+
+    net, obstacles = handle.net, list[LockstepError]()
+    standing = standing_of(net.contracts, net.ledger(), handle.id)
+    # A local chain's time may be ahead of this clock: what was seen counts as well.
+    age = max(still, time.time() - standing.now)
+    try:
+        net.store.check()
+    except LockstepError as error:
+        obstacles.append(error)
+    return Explanation(waiting_of(replace(standing, head_age=age)), tuple(obstacles))
+
+
+@dataclass
+class Silence:
+    """Decides when a follower that hears nothing says why: after a while, then ever more rarely."""
+
+    handle: JobHandle
+    clock: Callable[[], float] = time.monotonic
+    _since: float = field(init=False)
+    _wait: float = SILENCE_SECONDS[0]
+    _block: int = -1
+    _came: float = 0.0
+    """The time at which the latest block was first seen."""
+
+    def __post_init__(self) -> None:
+        self._since = self.clock()
+
+    def broken(self) -> None:
+        """Notes that an event came."""
+        self._since, self._wait = self.clock(), SILENCE_SECONDS[0]
+
+    def explanation(self) -> list[str]:
+        """Returns the lines that are due, if any; errors of reading the chain become lines, too."""
+        now = self.clock()
+        if now - self._since < self._wait:
+            return []
+        self._since, self._wait = now, min(2 * self._wait, SILENCE_SECONDS[1])
+        try:
+            block = int(self.handle.net.w3.eth.block_number)
+            if block != self._block:
+                self._block, self._came = block, now
+            return explained(self.handle, now - self._came).lines()
+        except LockstepError as error:
+            return [f"nothing can be read now: {error.message}; {error.hint}"]
+
+
+def impatient(found: Iterable[T], seconds: float = POLL_SECONDS) -> Iterator[T | None]:
+    """Yields what an iterator yields as it comes, and None whenever it has brought nothing for so long. Raises its
+    errors."""
+    queue: Queue[tuple[str, Any]] = Queue(AHEAD)
+
+    def read() -> None:
+        try:
+            for each in found:
+                queue.put(("found", each))
+            queue.put(("end", None))
+        except BaseException as error:
+            queue.put(("error", error))
+
+    Thread(target=read, name="impatient", daemon=True).start()
+    while True:
+        try:
+            kind, each = queue.get(timeout=seconds)
+        except Empty:
+            yield None
+            continue
+        if kind == "end":
+            return
+        if kind == "error":
+            raise each
+        yield each

@@ -1,0 +1,77 @@
+"""A run's waiting by the index is what `train why` says by the chain, at every point of a job."""
+
+from __future__ import annotations
+
+from coordinator.db import Database
+from coordinator.indexer import Indexer, params_json
+from coordinator.models import JobRow
+from coordinator.reading import hex32
+from coordinator.waiting import params_of, waiting
+from lockstep.market.standing import standing_of
+from lockstep.market.waiting import Waiting, waiting_of
+from lockstep.protocol.jobs import Phase
+from tests.support.world import World
+
+from .conftest import NOW, job_row
+
+PHASES = (Phase.SEALING, Phase.TRAINING, Phase.REVEALING, Phase.ATTESTING, Phase.FREEZING, Phase.MERGING)
+
+
+def told(world: World, database: Database) -> Waiting | None:
+    """By the index, which is brought up to the head."""
+    Indexer(database, world.devnet.w3, world.contracts.addresses).catch_up()
+    with database.reading() as session:
+        return waiting(session, session.get_one(JobRow, hex32(world.job)), world.now)
+
+
+def compared(world: World, database: Database) -> str:
+    """The reason, by both."""
+    by_chain = waiting_of(standing_of(world.contracts, world.ledger(), world.job))
+    assert told(world, database) == by_chain
+    return by_chain.code
+
+
+def test_the_index_and_the_chain_say_the_same_from_the_opening_to_the_merge(database: Database) -> None:
+    world = World.start(slots=3, min_slots=2, rounds=2)
+    market = world.contracts.market
+    codes = [compared(world, database)]
+    world.send(market.start_round(world.job, 0), "requester")
+    world.send(market.join(world.job, 0, 0), "worker-0")
+    codes.append(compared(world, database))
+    world.send(market.leave(world.job, 0, 0), "worker-0")
+    for phase in PHASES:
+        world.to(phase)
+        codes.append(compared(world, database))
+    turn, opened = world.params.merge.turn_seconds, market.round(world.job, 0).merge_opens
+    for n in (1, 4):
+        world.pass_to(opened + n * turn)
+        codes.append(compared(world, database))
+    assert codes == [
+        "unstarted", "joining", "seed", "training", "revealing", "attesting", "freezing", "aggregator", "merge",
+        "unmerged",
+    ]  # fmt: skip
+
+
+def test_the_index_and_the_chain_say_the_same_of_failed_and_cancelled_rounds(database: Database) -> None:
+    world = World.start(slots=3, min_slots=2, rounds=3, max_fail=1)
+    market = world.contracts.market
+    for number in (0, 1):
+        world.send(market.start_round(world.job, number), "requester")
+        world.pass_to(market.round(world.job, number).join_ends)
+        assert compared(world, database) == "too_few"
+        world.send(market.seal(world.job, number), "requester")
+        assert compared(world, database) == ("unstarted", "unfinished")[number]
+    world.send(market.finish(world.job), "requester")
+    assert compared(world, database) == "done"
+
+
+def test_an_index_without_a_job_s_terms_says_nothing(database: Database) -> None:
+    with database.session() as session:
+        session.add(job_row())
+    with database.reading() as session:
+        assert waiting(session, session.get_one(JobRow, job_row().id), NOW) is None
+
+
+def test_terms_come_back_from_their_json() -> None:
+    params = World.start(carry_period=2, max_lead=4).params
+    assert params_of(params_json(params)) == params
