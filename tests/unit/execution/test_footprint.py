@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from lockstep.client import _params
+from lockstep.requester.quotes import params_of
 from lockstep.execution import footprint
 from lockstep.execution.jobs import TrainingJob
 from lockstep.protocol.jobs import JobParams
@@ -117,7 +117,7 @@ def job_of(family: Family) -> TrainingJob:
 
 def params_of(job: TrainingJob) -> JobParams:
     spec = JobSpec({}, Cid(""), Cid(""), job.model, job.parameters, job.strategy)
-    return _params(job, spec, ChainTimes())
+    return params_of(job, spec, ChainTimes())
 
 
 def taken(folder: Path, phase: str) -> tuple[int, int]:
