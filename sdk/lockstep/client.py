@@ -21,6 +21,7 @@ from filelock import FileLock
 from lockstep.base import markup
 from lockstep.base.amounts import Currency, tokens
 from lockstep.base.naming import short
+from lockstep.base.networks import terms_of
 from lockstep.base.settings import resolve
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
@@ -69,11 +70,14 @@ class Network:
         max_fee_wei: int | None = None,
         max_tip_wei: int | None = None,
         finality: str = "latest",
+        terms: str | None = None,
     ) -> None:
         """`account`: the key, or what opens it once something is to be signed. Reading needs none.
 
-        `max_fee_wei`, `max_tip_wei`: the bounds of `chain.outbox`. `finality`: as in the settings.
+        `max_fee_wei`, `max_tip_wei`: the bounds of `chain.outbox`. `finality`: as in the settings. `terms`: the preset
+        of a job's terms on this market; None: the default of descriptions.
         """
+        self.terms = terms
         self.finality = finality
         self._bounds = (max_fee_wei, max_tip_wei)
         self.w3 = w3
@@ -81,6 +85,9 @@ class Network:
         self.store = store
         self._account = account
         self.home = home
+
+    def __repr__(self) -> str:
+        return f"<Network: market {self.contracts.addresses.market} on chain {self.contracts.addresses.chain_id}>"
 
     def _repr_html_(self) -> str:
         jobs = [(short(handle.id), f"{handle.status()['status']}, of {who}") for handle, who in self.jobs()[:SHOWN]]
@@ -254,5 +261,5 @@ def connect(
     key = account or (lambda: load_account(settings.home_path / KEYSTORE, settings.password()))
     return Network(
         w3, contracts, store, key, settings.home_path, settings.max_fee_wei, settings.max_tip_wei,
-        settings.finality,
+        settings.finality, None if isinstance(deployment, Addresses) else terms_of(settings.deployment),
     )  # fmt: skip

@@ -243,9 +243,7 @@ def of_program(who: str, event: Args, sentences: Mapping[str, Sentence] = PROGRA
 
 def of_loss(found: MergedLoss, curve: str = "") -> Line:
     """Returns a line with the loss of one checkpoint, its claim, and the curve so far."""
-    claim = f", claim {short(found.claim)}" if found.claim else ", the first weights"
-    merges = f"{found.merges} merge{'' if found.merges == 1 else 's'}"
-    return Line(f"loss {found.loss:.6f} after {merges}{claim}" + (f"  {curve}" if curve else ""), STRONG)
+    return Line(str(found) + (f"  {curve}" if curve else ""), STRONG)
 
 
 def of_divergence(loss: float, job: str) -> Line:

@@ -1,1 +1,1 @@
-"""What a requester holds of a job: its quote, its handle, what it has trained."""
+"""A requester's side of a job: the order, the quote, the handle, the results."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lockstep.base import markup
 from lockstep.base.amounts import TEST_TOKEN, Currency, tokens
@@ -76,25 +76,26 @@ class Quote:
         """The slot's pay for 10^15 operations, a worker's `--min-price`; rounded down."""
         return price_of(self.params.role.slot_price, self.operations)
 
-    def _repr_html_(self) -> str:
+    def _rows(self) -> list[tuple[str, object]]:
         role = self.params.role
-        rows = [
+        return [
             *((name, tokens(getattr(self, name), currency=self.currency)) for name in ("debit", "escrow", "deposit")),
             ("rounds", self.params.schedule.rounds), ("slots", role.slots), ("steps of a slot", role.inner_steps),
-            ("model", _name_of(self.job.model)),
+            ("model", self.job.model_name),
         ]  # fmt: skip
-        return markup.table("quote", rows)
+
+    def _repr_html_(self) -> str:
+        return markup.table("quote", self._rows())
+
+    def __str__(self) -> str:
+        return markup.aligned("quote", self._rows())
+
+    def __repr__(self) -> str:
+        return f"<Quote: {tokens(self.debit, currency=self.currency)} for {self.job!r}>"
 
     def figures(self, threads: int = 1, budget_seconds: float = SECONDS) -> Figures:
         """Returns memory, traffic, time and cost by role; timing a step takes at most `budget_seconds`."""
         return figures_of(self.job, self.params, self.chain, threads=threads, budget_seconds=budget_seconds)
-
-
-def _name_of(model: Any) -> str:
-    """A model by what its configuration calls it."""
-    if not isinstance(model, dict):
-        return "-"
-    return next((str(model[key]) for key in ("model_type", "class", "model", "kind") if model.get(key)), "-")
 
 
 def _named(job: TrainingJob) -> list[tuple[str, Program]]:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from lockstep.base.machine import Memory
-from lockstep.requester.quotes import params_of
 from lockstep.execution import quoting
 from lockstep.execution.footprint import ROLES
 from lockstep.execution.jobs import TrainingJob
@@ -19,6 +18,7 @@ from lockstep.execution.quoting import figures_of
 from lockstep.protocol.jobs import NO_STATE, ZERO
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Cid
+from lockstep.requester.quotes import params_of
 from lockstep.storage import cid_of
 from lockstep.storage.payload import encode_payload
 from lockstep.training.describe import job_of

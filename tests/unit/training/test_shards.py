@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.requester.quotes import params_of
 from lockstep.execution.jobs import carry_of, check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
@@ -20,6 +19,7 @@ from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.protocol.types import JobId, Seed
+from lockstep.requester.quotes import params_of
 from lockstep.storage.containers import JobSpec, encode_program
 from lockstep.storage.dataset import Dataset, store_dataset
 from lockstep.storage.directory import DirectoryStore
