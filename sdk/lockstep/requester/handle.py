@@ -1,25 +1,23 @@
-"""What a job has trained: its checkpoint, losses and model, checked against the chain."""
+"""The results of a job on chain: its checkpoint, losses and model, checked against the chain."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.files import write_atomically
-from lockstep.chain.events import EventReader
 from lockstep.execution.jobs import Job, load
 from lockstep.execution.losses import Curve, Losses, MergedLoss
 from lockstep.execution.merging import load_checkpoint, merged_again
 from lockstep.market.ledger import UNSEALED
 from lockstep.protocol.errors import TryLater, UsageError
-from lockstep.protocol.jobs import (
-    Phase,
-)
+from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Cid
 from lockstep.requester.following import FollowedJob
 from lockstep.storage import load_manifest
@@ -34,9 +32,12 @@ if TYPE_CHECKING:
     from lockstep.training.brought import Brought
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JobHandle(FollowedJob):
     """Controls and follows one job on chain, and fetches what it has trained."""
+
+    own: nn.Module | None = field(default=None, compare=False)
+    """The module that was trained, if it is a class of its author's: `load` fills a copy of it."""
 
     @cached_property
     def parts(self) -> Job:
@@ -47,14 +48,7 @@ class JobHandle(FollowedJob):
         """The latest merged checkpoint that stands, and where it came from; raises TryLater before the first merge."""
         job = self.parts
         market = self.net.contracts.market
-        reader = EventReader(self.net.w3, self.net.contracts.addresses)
-        merged = {}
-        cursor = reader.start()
-        while (batch := reader.poll(cursor)).cursor != cursor:
-            cursor = batch.cursor
-            for event in batch.events:
-                if event.name == "Merged" and event.args["job"] == self.id:
-                    merged[event.args["round"], event.args["claim"]] = event
+        merged = {(e.args["round"], e.args["claim"]): e for e in self._so_far() if e.name == "Merged"}
         # A merge that stands in a round that is void, on a convicted one, stands for nothing.
         standing = [
             e
@@ -139,19 +133,41 @@ class JobHandle(FollowedJob):
     def load(self, own: nn.Module | Brought | None = None, *, ema: bool = False) -> nn.Module:
         """The latest merged model as a torch module, its weights checked against the roots on chain.
 
-        `own`: a module that takes the weights, or the function of a file that made it, for a class of its author's.
-        Its `tokenizer` is the dataset's (`training.tokens.Tokenizer`), None if it reads bytes; its `source` says which
-        round and claim it is of. `ema`: the average of the weights over the merges. Raises as `download` does.
+        `own`: a module that takes the weights, or the function of a file that made it, for a class of its author's; a
+        handle of `lockstep.train` has the module. The result's `tokenizer` is the dataset's
+        (`training.tokens.Tokenizer`), None if it reads bytes; its `source` says which round and claim it is of.
+        `ema`: the average of the weights over the merges. Raises as `download` does.
         """
         from lockstep.training.brought import Brought
         from lockstep.training.export import load_model, load_tokenizer
 
+        if own is None and self.own is not None:
+            own = copy.deepcopy(self.own)
         with TemporaryDirectory(prefix="lockstep-load-") as folder:
             self.download(folder, ema=ema)
             model = own.of(Path(folder)) if isinstance(own, Brought) else load_model(Path(folder), own)
             model.tokenizer = load_tokenizer(Path(folder))  # type: ignore[assignment]
             model.source = json.loads((Path(folder) / "provenance.json").read_text())
         return model
+
+    def sample(
+        self,
+        prompt: str,
+        tokens: int = 200,
+        *,
+        temperature: float = 0.7,
+        seed: int = 0,
+        own: nn.Module | Brought | None = None,
+    ) -> str:
+        """Returns what the latest merged model writes after a prompt: so many tokens, or bytes of one that reads bytes.
+
+        `temperature` 0 takes the likeliest token each time; the same seed writes the same; `own` as in `load`. Raises
+        TryLater before the first merge, UsageError for a model that writes no text.
+        """
+        from lockstep.training.export import write_text
+
+        model: Any = self.load(own)
+        return write_text(model, model.tokenizer, prompt, tokens, temperature=temperature, seed=seed)
 
     def audit(self, out: str | Path, *, claims: int | None = None) -> AuditReport:
         """Audits a folder that `download` wrote: files, provenance, checkpoint, and `claims` replayed claims (None: all
@@ -183,13 +199,13 @@ class JobHandle(FollowedJob):
             save_tokenizer(folder, manifest.tokenizer.recipe(self.net.store))
         addresses = self.net.contracts.addresses
         provenance = {
-            "job": self.id.hex(),
+            "job": self.name,
             "chain_id": addresses.chain_id,
             "market": addresses.market,
             "programs": {name: getattr(job.programs, name).root.hex() for name in ("step", "encode", "merge")},
             "dataset_root": job.params.role.dataset_root.hex(),
             "spec": job.params.spec.digest.hex(),
-            **({"rows": str(manifest.form)} if manifest.form is not None and manifest.form.fields else {}),
+            **({"rows": str(manifest.form)} if manifest.fielded else {"row_length": manifest.row_length}),
             **source,
             **({AVERAGE: True} if ema else {}),
         }
