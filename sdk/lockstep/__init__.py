@@ -2,6 +2,7 @@
 
 import lockstep
 net = lockstep.connect("local")
+handle = lockstep.train(Net(), "texts", budget="60 LST")
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lockstep.client import JobHandle, Network, Quote, TrainingJob, connect
+    from lockstep.requester.ordering import train
 
-__all__ = ["JobHandle", "Network", "Quote", "TrainingJob", "connect"]
+__all__ = ["JobHandle", "Network", "Quote", "TrainingJob", "connect", "train"]
 
 
 def __getattr__(name: str) -> Any:
     # web3 takes more than a second to import: who only wants the protocol does not wait for it.
     if name in __all__:
         from lockstep import client
+        from lockstep.requester import ordering
 
-        return getattr(client, name)
+        return getattr(ordering if name == "train" else client, name)
     raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
