@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockstep.client import JobHandle, Network, Quote, TrainingJob, connect
-    from lockstep.requester.ordering import train
+    from lockstep.client import JobHandle, Network, Quote, TrainingJob, connect, train
 
 __all__ = ["JobHandle", "Network", "Quote", "TrainingJob", "connect", "train"]
 
@@ -20,7 +19,6 @@ def __getattr__(name: str) -> Any:
     # web3 takes more than a second to import: who only wants the protocol does not wait for it.
     if name in __all__:
         from lockstep import client
-        from lockstep.requester import ordering
 
-        return getattr(ordering if name == "train" else client, name)
+        return getattr(client, name)
     raise AttributeError(f"module 'lockstep' has no attribute {name!r}")

@@ -12,24 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 from lockstep.base import markup
-from lockstep.base.amounts import Currency, tokens
+from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.naming import short
 from lockstep.base.networks import terms_of
 from lockstep.base.settings import resolve
 from lockstep.chain.addresses import Addresses
-from lockstep.chain.contracts import Call, Contracts
-from lockstep.chain.events import EventReader
+from lockstep.chain.contracts import Contracts
 from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.rpc import connect as connect_rpc
 from lockstep.execution.jobs import TrainingJob
-from lockstep.market.ledger import Ledger, ledger_of
 from lockstep.numerics.validate import check_programs
 from lockstep.presets import DECIMALS
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, UsageError
@@ -38,17 +35,18 @@ from lockstep.protocol.market.ids import job_id
 from lockstep.protocol.market.job_rules import check_params
 from lockstep.protocol.programs.defects import job_of
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
+from lockstep.requester.access import MarketAccess
 from lockstep.requester.handle import JobHandle
 from lockstep.requester.quotes import Quote, params_of, spec_of, store_parts
-from lockstep.storage import ContentStore, open_store
+from lockstep.storage import open_store
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
-    from web3 import Web3
+    from torch import nn
 
-    from lockstep.chain.outbox import Outbox
+    from lockstep.training.losses import Loss, RandomLoss
 
-__all__ = ["JobHandle", "Network", "Quote", "TrainingJob", "connect"]
+__all__ = ["JobHandle", "Network", "Quote", "TrainingJob", "connect", "train"]
 
 PERMIT_SECONDS = 3600
 DEAR = 10**6
@@ -57,59 +55,13 @@ SHOWN = 8
 """Jobs that a notebook shows."""
 
 
-class Network:
+class Network(MarketAccess):
     """One deployment of the market, seen by one account."""
-
-    def __init__(
-        self,
-        w3: Web3,
-        contracts: Contracts,
-        store: ContentStore,
-        account: LocalAccount | Callable[[], LocalAccount],
-        home: Path,
-        max_fee_wei: int | None = None,
-        max_tip_wei: int | None = None,
-        finality: str = "latest",
-        terms: str | None = None,
-    ) -> None:
-        """`account`: the key, or what opens it once something is to be signed. Reading needs none.
-
-        `max_fee_wei`, `max_tip_wei`: the bounds of `chain.outbox`. `finality`: as in the settings. `terms`: the preset
-        of a job's terms on this market; None: the default of descriptions.
-        """
-        self.terms = terms
-        self.finality = finality
-        self._bounds = (max_fee_wei, max_tip_wei)
-        self.w3 = w3
-        self.contracts = contracts
-        self.store = store
-        self._account = account
-        self.home = home
-
-    def __repr__(self) -> str:
-        return f"<Network: market {self.contracts.addresses.market} on chain {self.contracts.addresses.chain_id}>"
 
     def _repr_html_(self) -> str:
         jobs = [(short(handle.id), f"{handle.status()['status']}, of {who}") for handle, who in self.jobs()[:SHOWN]]
         places = [("chain", self.contracts.addresses.chain_id), ("market", self.contracts.addresses.market)]
         return markup.table("market", [*places, ("storage", self.store.name), *jobs])
-
-    @property
-    def currency(self) -> Currency:
-        """The market's token: its symbol and decimals. Terms are scaled to it: `presets.LOCAL.in_decimals(6)`."""
-        return self.contracts.token.currency
-
-    @cached_property
-    def account(self) -> LocalAccount:
-        """The account that signs; raises KeyStoreError if the key cannot be opened."""
-        return self._account() if callable(self._account) else self._account
-
-    def outbox(self) -> Outbox:
-        """The account's transactions; they survive this process. Raises UsageError if the home cannot be made."""
-        from lockstep.chain.outbox import Outbox
-
-        self._make_home()
-        return Outbox(self.home / "outbox.sqlite", self.w3, self.account, *self._bounds)
 
     def quote(self, job: TrainingJob) -> Quote:
         """Validate a job's Programs and terms, compute everything that it will bind.
@@ -189,34 +141,6 @@ class Network:
         with FileLock(self.home / "submit.lock", fallback_to_soft=False):
             yield
 
-    def _make_home(self) -> None:
-        try:
-            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise UsageError(
-                f"{self.home} cannot be a home: {error.strerror}", hint="name a folder of yours"
-            ) from error
-
-    def withdraw(self) -> Wei:
-        """Have the vault pay out what it owes the account: refunds, and its part of slashes. Returns the amount."""
-        vault = self.contracts.vault
-        owed = vault.credits(Address(self.account.address))
-        if owed:
-            self._send(vault.withdraw(), f"withdraw/{self.w3.eth.get_transaction_count(self.account.address)}")
-        return owed
-
-    def _send(self, call: Call, key: str) -> None:
-        """One transaction, mined; a key is sent once."""
-        outbox = self.outbox()
-        try:
-            outbox.send(call, key)
-        finally:
-            outbox.close()
-
-    def ledger(self) -> Ledger:
-        """Every job as the chain's events tell it by now."""
-        return ledger_of(EventReader(self.w3, self.contracts.addresses))
-
     def jobs(self) -> list[tuple[JobHandle, Address]]:
         """Every job of the market with its requester, the latest first."""
         return [(JobHandle(self, known.id), known.requester) for known in reversed(self.ledger().jobs.values())]
@@ -263,3 +187,37 @@ def connect(
         w3, contracts, store, key, settings.home_path, settings.max_fee_wei, settings.max_tip_wei,
         settings.finality, None if isinstance(deployment, Addresses) else terms_of(settings.deployment),
     )  # fmt: skip
+
+
+def train(
+    model: nn.Module | Callable[[], nn.Module],
+    data: Any,
+    *,
+    budget: str | float,
+    loss: Loss | RandomLoss | None = None,
+    network: Network | str | None = None,
+    **described: Any,
+) -> JobHandle:
+    """Opens a job that trains a model on data, and returns its handle at once.
+
+    handle = lockstep.train(Net(), "texts", budget="60 LST", rounds=2).wait()
+
+    `model`: a module, or a function that makes one. `data`: a folder or file, a list of texts, integers [N, L], arrays,
+    a torch Dataset, or one of Hugging Face's `datasets`. `budget`: the most that leaves the account, in the market's
+    token: 60 or "60 LST". `loss(model, rows)` defaults to the model's own, or that of the next token. `network`: a
+    market, or its name; default: as every command finds it. `described`: batch, inner_steps, and the keys of a
+    description, as rounds, slots, strategy, terms, price, seed (docs/training.md).
+
+    Raises BudgetExceeded, FundsError, UsageError, LoweringError.
+    """
+    from lockstep.training.given import job_given, made_of
+    from lockstep.training.models import describe, is_own
+
+    net = network if isinstance(network, Network) else connect(network)
+    cap = amount_of(str(budget), "budget", currency=net.currency)
+    if net.terms is not None:
+        described.setdefault("terms", net.terms)
+    made = made_of(model, described.get("seed", 0))
+    job = job_given(made, data, loss=loss, **described)
+    handle = net.submit(net.quote(job), budget=cap)
+    return replace(handle, own=made) if is_own(describe(made)) else handle

@@ -15,7 +15,7 @@ from lockstep.base.escaping import on_one_line
 from lockstep.base.redaction import scrubbed
 
 if TYPE_CHECKING:
-    from lockstep.cli.narrator import Line
+    from lockstep.market.narrator import Line
 
 REFRESH = 2
 """Redraws of the lower part per second."""

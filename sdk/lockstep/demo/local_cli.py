@@ -12,9 +12,9 @@ import typer
 
 from lockstep.base import networks
 from lockstep.base.lines import say
-from lockstep.cli.narrator import ALERT, STEP, STRONG, Line
 from lockstep.cli.options import Json
 from lockstep.cli.output import emit
+from lockstep.market.narrator import ALERT, STEP, STRONG, Line
 from lockstep.protocol.errors import NotFoundError
 
 if TYPE_CHECKING:

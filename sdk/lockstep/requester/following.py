@@ -7,19 +7,18 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from lockstep.base import markup
 from lockstep.base.amounts import tokens
 from lockstep.base.naming import short
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.finality import FinalityTracker, relied_block
+from lockstep.market.narrator import UNTOLD, clock, of_chain
+from lockstep.market.progress import Progress, windows_of
 from lockstep.protocol.errors import LockstepError, StillRunning
 from lockstep.protocol.types import JobId
-
-if TYPE_CHECKING:
-    from lockstep.cli.progress import Progress
-    from lockstep.client import Network
+from lockstep.requester.access import MarketAccess
 
 POLL_SECONDS = 0.5
 SHOWN = 8
@@ -30,8 +29,6 @@ class JobEvent(Event):
     """An event of a job, which prints as `lockstep train watch` tells it."""
 
     def __str__(self) -> str:
-        from lockstep.cli.narrator import clock, of_chain
-
         return f"{clock(self.time)}  {of_chain(self.name, self.args).text}"
 
     def __repr__(self) -> str:
@@ -42,12 +39,12 @@ class JobEvent(Event):
 class FollowedJob:
     """One job on chain, watched and controlled."""
 
-    net: Network
+    net: MarketAccess
     id: JobId
 
     @property
     def name(self) -> str:
-        """The job's id as text, which every command and `Network.find` take."""
+        """The job's id as text, which every command and `find` of a network take."""
         return self.id.hex()
 
     def __repr__(self) -> str:
@@ -93,26 +90,18 @@ class FollowedJob:
         `print(event)` says what `lockstep train watch` does. In a notebook the cell shows how far the job is, each time
         in the place of the last.
         """
-        seen: list[tuple[str, str]] = []
-        show = markup.in_place()
-        for event in self._events(poll_seconds):
-            if event is None:
-                continue
-            if show is not None:
-                where = [f"{key} {event.args[key]}" for key in ("round", "slot") if key in event.args]
-                seen = [*seen[1 - SHOWN :], (event.name, ", ".join(where))]
-                show(self._repr_html_() + markup.table("lately", seen))
-            yield event
+        return (event for event in self._shown(poll_seconds) if event is not None)
 
     def wait(self, timeout: float | None = None, *, poll_seconds: float = POLL_SECONDS) -> Self:
-        """Waits until the job is done, and returns the handle; Ctrl-C ends the wait, not the job.
+        """Waits until the job is done, and returns the handle; Ctrl-C ends the wait, not the job. A notebook shows how
+        far it is, as for `watch`.
 
         Raises StillRunning, a TimeoutError, once `timeout` seconds are over, and says what the job waits for. Without a
         timeout it waits on, and warns where nothing happens for as long as the longest window of a round.
         """
         progress, began = self._progress(), time.monotonic()
         longest, last, warned = max(progress.windows.values()), 0, False
-        for event in self._events(poll_seconds):
+        for event in self._shown(poll_seconds):
             if event is not None:
                 progress.see(event.name, event.args, event.time)
                 last, warned = event.time, False
@@ -131,8 +120,6 @@ class FollowedJob:
 
     def text(self) -> str:
         """The job so far as `lockstep train watch` tells it: a line for each event, then the rounds under way."""
-        from lockstep.cli.watching import UNTOLD
-
         progress, lines = self._progress(), []
         for event in self._so_far():
             progress.see(event.name, event.args, event.time)
@@ -141,8 +128,6 @@ class FollowedJob:
         return "\n".join([*lines, *(line.text for line in progress.lines(self._now()))])
 
     def _progress(self) -> Progress:
-        from lockstep.cli.progress import Progress, windows_of
-
         params = self.net.contracts.market.params(self.id)
         return Progress(params.schedule.rounds, params.role.slots, windows_of(params))
 
@@ -157,6 +142,16 @@ class FollowedJob:
         while (batch := reader.poll(cursor)).cursor != cursor:
             cursor = batch.cursor
             yield from (JobEvent(**vars(event)) for event in batch.events if event.args.get("job") == self.id)
+
+    def _shown(self, poll_seconds: float) -> Iterator[JobEvent | None]:
+        """The events, each shown in a notebook's cell."""
+        seen: list[tuple[str, str]] = []
+        show = markup.in_place()
+        for event in self._events(poll_seconds):
+            if event is not None and show is not None:
+                seen = [*seen[1 - SHOWN :], (event.name, str(event))]
+                show(self._repr_html_() + markup.table("lately", seen))
+            yield event
 
     def _events(self, poll_seconds: float) -> Iterator[JobEvent | None]:
         """The job's events as they come, and None whenever there is no new one yet."""

@@ -354,8 +354,8 @@ def default_loss(model: nn.Module, dataset: Dataset | None, batch: Batch) -> Los
     if why:
         raise UsageError(
             f"the loss of a {type(unwrapped(model)).__name__} is not known: {why}",
-            "give one, as def loss(model, rows) -> scalar; without one a model turns tokens [B, T] into logits [B, T, V], "
-            "and rows have T + 1 tokens, as in Batch(row_length=T + 1)",
+            "give one, as def loss(model, rows) -> scalar; without one a model turns tokens [B, T] into logits "
+            "[B, T, V] by those up to each, and rows have T + 1 tokens: Batch(row_length=T + 1)",
         )
     return next_token_loss
 

@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 
 from lockstep.base.redaction import hide
-from lockstep.cli.narrator import BAD, STRONG, Line
 from lockstep.cli.screen import Screen
+from lockstep.market.narrator import BAD, STRONG, Line
 
 LIE = Line("worker-0 lies [bold]not markup[/bold]", BAD)
 

@@ -146,6 +146,9 @@ CHAIN: dict[str, Sentence] = {
     ),
 }
 """A sentence for every event of the chain that names a job, and for those of the vault and of witnesses in the demo."""
+UNTOLD = frozenset({"RosterClosed", "TracePublished", "Backed", "AuditOpened", "Enrolled", "Retired", "Committed",
+                    "Carried", "Attested"})  # fmt: skip
+"""Events that tell a requester nothing beyond those before and after them."""
 
 
 def claim(a: Args) -> str:
