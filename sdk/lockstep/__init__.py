@@ -2,6 +2,7 @@
 
 import lockstep
 net = lockstep.connect("local")
+handle = lockstep.train(Net(), "texts", budget="60 LST")
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockstep.client import JobHandle, Network, Quote, TrainingJob, connect
+    from lockstep.client import JobHandle, Network, Quote, TrainingJob, connect, train
 
-__all__ = ["JobHandle", "Network", "Quote", "TrainingJob", "connect"]
+__all__ = ["JobHandle", "Network", "Quote", "TrainingJob", "connect", "train"]
 
 
 def __getattr__(name: str) -> Any:

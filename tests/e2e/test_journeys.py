@@ -61,7 +61,7 @@ class Reader:
     def run(self, stage: Stage) -> str:
         """What the commands of a block print; one that has an `until` goes on beside the next ones."""
         out = ""
-        for command in stage.block.commands:
+        for command in self._commands(stage):
             process = self.start(command)
             if stage.until is not None:
                 said = self._wait(process, command, stage.until)
@@ -75,6 +75,13 @@ class Reader:
             self.printed += said
             out += said
         return out
+
+    def _commands(self, stage: Stage) -> list[str]:
+        """The commands of a block; a snippet of Python is a file that is run."""
+        if not documents.is_python(stage.block):
+            return stage.block.commands
+        (self.folder / "work/snippet.py").write_text(stage.block.text)
+        return ["python snippet.py"]
 
     def _wait(self, process: subprocess.Popen[str], command: str, text: str) -> str:
         self.beside.append((command, process))

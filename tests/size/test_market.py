@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from lockstep.chain.devnet import Devnet
-from lockstep.cli.narrator import Line
 from lockstep.client import Network
 from lockstep.demo.processes import Group
 from lockstep.demo.run import Course
 from lockstep.demo.world import READY_SECONDS, build
 from lockstep.disputes.progress import game_reports
+from lockstep.market.narrator import Line
 from lockstep.presets import DEVNET
 from lockstep.protocol.types import Address, Seconds
 from lockstep.training.data import demo_corpus

@@ -1,6 +1,7 @@
 """Extracts code blocks from documents, each with the preceding comment that controls its test.
 
-    <!-- run: NAME -->                   the commands are a part of the journey NAME and are run for real, in order
+    <!-- run: NAME -->                   the commands, or the snippet of Python, are a part of the journey NAME and are
+                                         run for real, in order
     <!-- run: NAME, until `TEXT` -->     so is this command; it goes on beside the next ones once it has printed TEXT
     <!-- prints -->                      the block shows what the command before it prints
     <!-- not run: REASON -->             its commands are parsed, and nothing more
@@ -11,6 +12,7 @@ A reader sees none of them.
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -111,6 +113,13 @@ def blocks(file: Path) -> Iterator[Block]:
 def all_blocks(root: Path) -> list[Block]:
     """Returns every block of every document."""
     return [block for file in documents(root) for block in blocks(file)]
+
+
+def cells(notebook: Path) -> Iterator[Block]:
+    """Every code cell of a notebook, under its number."""
+    for number, cell in enumerate(json.loads(notebook.read_text())["cells"], 1):
+        if cell["cell_type"] == "code":
+            yield Block(notebook, number, "python", tuple("".join(cell["source"]).splitlines()), "")
 
 
 @dataclass(frozen=True)

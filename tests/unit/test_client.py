@@ -72,9 +72,9 @@ def test_a_job_with_a_carry_is_opened_and_loads_as_its_parties_load_it(net: Netw
 def test_a_part_that_no_party_would_read_is_refused_by_the_quote(net: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     job = toyjob.training_job()
     largest = len(encode_program(job.programs.step))
-    monkeypatch.setattr("lockstep.client.MAX_PROGRAM_BYTES", largest)
+    monkeypatch.setattr("lockstep.requester.quotes.MAX_PROGRAM_BYTES", largest)
     assert net.quote(job).job is job, "exactly as many bytes are read"
-    monkeypatch.setattr("lockstep.client.MAX_PROGRAM_BYTES", largest - 1)
+    monkeypatch.setattr("lockstep.requester.quotes.MAX_PROGRAM_BYTES", largest - 1)
     with pytest.raises(UsageError, match=f"the step Program has {largest} bytes"):
         net.quote(job)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.support.published import commands
 from tests.unit.test_honest_programs import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 PEOPLE = {"worker", "ml-engineer", "verifier", "operator", "watcher"}
 STANDS_FOR = {
     "JOB": "ab" * 32, "CLAIM": "ab" * 32, "GAME": "ab" * 32, "AMOUNT": "20.5", "N": "2", "JOB.toml": "job.toml",
@@ -171,7 +173,10 @@ def test_every_link_of_a_document_leads_somewhere() -> None:
 
 def snippets() -> list[Block]:
     """Of Python."""
-    return [b for b in every_block() if documents.is_python(b)]
+    return [
+        *(b for b in every_block() if documents.is_python(b)),
+        *(cell for notebook in NOTEBOOKS for cell in documents.cells(notebook)),
+    ]
 
 
 @pytest.mark.parametrize("block", snippets(), ids=lambda b: b.where)
@@ -180,6 +185,12 @@ def test_a_python_snippet_compiles_and_what_it_imports_exists(block: Block) -> N
     for module, name in documents.imports(block):
         found = importlib.import_module(module)
         assert name is None or hasattr(found, name) or _is_module(module, name), f"{module} has no {name}"
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_is_kept_without_what_its_cells_put_out(notebook: Path) -> None:
+    kept = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in kept)
 
 
 @pytest.mark.parametrize("block", snippets(), ids=lambda b: b.where)

@@ -1,7 +1,12 @@
-"""Generates HTML for notebooks: tables and a curve, without scripts or external files; untrusted text is escaped.
+"""Generates tables for notebooks and terminals, and a curve, without scripts or external files; untrusted text is
+escaped.
 
 >>> table("job", [("status", "<script>")])
 '<table><caption>job</caption><tr><th>status</th><td>&lt;script&gt;</td></tr></table>'
+>>> print(aligned("job", [("status", "active"), ("paid", "1 LST")]))
+job
+  status  active
+  paid    1 LST
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from lockstep.base.escaping import on_one_line
 from lockstep.base.redaction import scrubbed
 
 WIDTH, HEIGHT, MARGIN = 480, 160, 28
@@ -21,6 +27,14 @@ def table(title: str, rows: Sequence[tuple[str, object]]) -> str:
     """Returns an HTML table of names and values."""
     body = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in rows)
     return f"<table><caption>{_text(title)}</caption>{body}</table>"
+
+
+def aligned(title: str, rows: Sequence[tuple[str, object]]) -> str:
+    """Returns the same table as lines of text, its values in one column."""
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = [title, *(f"  {name:<{width}}  {value}".rstrip() for name, value in rows)]
+    # INVARIANT: no text of a stranger moves a cursor, and no key of a URL is shown.
+    return "\n".join(on_one_line(scrubbed(line)) for line in lines)
 
 
 def curve(points: Sequence[tuple[float, float, str]], title: str) -> str:

@@ -64,6 +64,14 @@ def values_of(name: str, role: str) -> dict[str, str]:
     return {key: _value(file, key, text, role) for key, text in tables[name].items()}
 
 
+def terms_of(deployment: str) -> str | None:
+    """Returns the preset of terms for a market, named by the path of its deployment: the local market's own; None for
+    any other."""
+    if not local_file().exists():
+        return None
+    return LOCAL if deployment == values_of(LOCAL, "requester")["deployment"] else None
+
+
 def _read(file: Path) -> dict[str, dict[str, str]]:
     """Returns every network of a file; none if the file does not exist."""
     try:

@@ -46,10 +46,8 @@ class DescribedJob:
 
     def at(self, settings: Settings) -> DescribedJob:
         """The description with the terms of the local market, if it names none and that market is meant."""
-        if "terms" in self.fields or not networks.local_file().exists():
-            return self
-        local = networks.values_of(networks.LOCAL, "requester")
-        return self if settings.deployment != local["deployment"] else self.having(terms=networks.LOCAL)
+        terms = None if "terms" in self.fields else networks.terms_of(settings.deployment)
+        return self if terms is None else self.having(terms=terms)
 
     def having(self, **fields: Any) -> DescribedJob:
         """The description with other values of keys."""

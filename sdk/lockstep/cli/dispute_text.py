@@ -19,10 +19,10 @@ from lockstep.base.durations import moment
 from lockstep.base.escaping import on_one_line
 from lockstep.base.lines import event
 from lockstep.base.naming import short
-from lockstep.cli.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown
 from lockstep.cli.screen import Screen
 from lockstep.disputes.bisection import Range, Said, described, shown_word
 from lockstep.disputes.gamelog import DUE, Side
+from lockstep.market.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.types import MERGE_SLOT, Seconds
 

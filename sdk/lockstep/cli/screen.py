@@ -16,7 +16,7 @@ from lockstep.base.lines import narrate
 from lockstep.base.redaction import scrubbed
 
 if TYPE_CHECKING:
-    from lockstep.cli.narrator import Line
+    from lockstep.market.narrator import Line
 
 REFRESH = 2
 """Redraws of the lower part per second."""
@@ -64,7 +64,7 @@ def speak(who: str, as_json: bool) -> None:
     """Has this process's events told as sentences if stdout is a terminal and no JSON is asked for."""
     if as_json or not sys.stdout.isatty():
         return
-    from lockstep.cli.narrator import clock, of_program
+    from lockstep.market.narrator import clock, of_program
 
     screen = Screen()
 

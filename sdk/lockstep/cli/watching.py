@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lockstep.base.lines import event, say
-from lockstep.cli.narrator import ALERT, Line, clock, of_chain, of_divergence, of_loss
-from lockstep.cli.progress import Progress, windows_of
 from lockstep.cli.screen import Screen
 from lockstep.cli.why import Silence, impatient
+from lockstep.market.narrator import ALERT, UNTOLD, Line, clock, of_chain, of_divergence, of_loss
+from lockstep.market.progress import Progress, windows_of
 from lockstep.protocol.errors import LockstepError
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from lockstep.execution.losses import MergedLoss
 
 BARS = "▁▂▃▄▅▆▇█"
-UNTOLD = frozenset({"RosterClosed", "TracePublished", "Backed", "AuditOpened", "Enrolled", "Retired", "Committed",
-                    "Carried", "Attested"})  # fmt: skip
-"""Events that tell a requester nothing beyond those before and after them."""
 
 
 def follow(handle: JobHandle, losses: bool, as_json: bool) -> None:

@@ -13,9 +13,9 @@ import typer
 
 from lockstep.base import networks
 from lockstep.base.naming import short
-from lockstep.cli.narrator import STEP, Line
 from lockstep.cli.options import Json
 from lockstep.cli.output import emit
+from lockstep.market.narrator import STEP, Line
 from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:

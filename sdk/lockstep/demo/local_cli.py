@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.base import networks
-from lockstep.cli.narrator import ALERT, STEP, STRONG, Line
 from lockstep.cli.options import Json
 from lockstep.cli.output import emit
+from lockstep.market.narrator import ALERT, STEP, STRONG, Line
 from lockstep.protocol.errors import NotFoundError
 
 if TYPE_CHECKING:

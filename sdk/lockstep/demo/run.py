@@ -20,7 +20,14 @@ from lockstep.base.naming import short
 from lockstep.chain.devnet import CHAIN_ID, Devnet
 from lockstep.chain.events import Cursor, Event, EventReader
 from lockstep.cli.dispute_text import line, named_clocks, state
-from lockstep.cli.narrator import (
+from lockstep.client import JobHandle, Network
+from lockstep.demo import local, report
+from lockstep.demo.cheats.lies import OF_MERGES, OF_SLOTS, cheat_of
+from lockstep.demo.processes import Group, Lie, Process
+from lockstep.demo.world import READY_SECONDS, World, build
+from lockstep.disputes.following import Follower
+from lockstep.disputes.progress import DisputeReader, game_reports
+from lockstep.market.narrator import (
     ALERT,
     BAD,
     PROGRAM,
@@ -33,14 +40,7 @@ from lockstep.cli.narrator import (
     of_chain,
     of_program,
 )
-from lockstep.cli.progress import Progress, windows_of
-from lockstep.client import JobHandle, Network
-from lockstep.demo import local, report
-from lockstep.demo.cheats.lies import OF_MERGES, OF_SLOTS, cheat_of
-from lockstep.demo.processes import Group, Lie, Process
-from lockstep.demo.world import READY_SECONDS, World, build
-from lockstep.disputes.following import Follower
-from lockstep.disputes.progress import DisputeReader, game_reports
+from lockstep.market.progress import Progress, windows_of
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase

@@ -154,6 +154,16 @@ class TrainingJob:
         """The parts of the job's states."""
         return Sections(self.shared_depth, self.payload_depth, self.slots)
 
+    @property
+    def model_name(self) -> str:
+        """The model as its configuration calls it; "-" for one that it does not name."""
+        named = (self.model.get(key) for key in ("model_type", "class", "model", "kind"))
+        return next((str(name) for name in named if name), "-")
+
+    def __repr__(self) -> str:
+        size = f"{self.rounds} rounds of {self.slots} slots, {self.inner_steps} steps each"
+        return f"<TrainingJob: {self.model_name}, {size}>"
+
 
 @dataclass(frozen=True)
 class CarryIn:

@@ -51,13 +51,23 @@ class MergedLoss:
     checkpoint: str
     """CID of the checkpoint."""
 
+    def __str__(self) -> str:
+        claim = f"claim {short(self.claim)}" if self.claim else "the first weights"
+        return f"loss {self.loss:.6f} after {self.merges} merge{'' if self.merges == 1 else 's'}, {claim}"
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as JSON; a loss that is not finite becomes a string."""
         return {**asdict(self), "loss": self.loss if math.isfinite(self.loss) else str(self.loss)}
 
 
 class Curve(tuple[MergedLoss, ...]):
-    """The losses of a run in order; notebooks draw it as a curve."""
+    """The losses of a run in order; a notebook draws them, and print lists them."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "no loss yet"
+
+    def __repr__(self) -> str:
+        return f"<Curve: {', '.join(f'{x.loss:.6f}' for x in self) or 'no loss yet'}>"
 
     def _repr_html_(self) -> str:
         points = [

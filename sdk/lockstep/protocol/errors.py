@@ -25,6 +25,7 @@
     │   └── Malformed            malformed        untrusted bytes have an invalid form
     ├── Inconclusive        11   inconclusive     the evidence decides neither way
     └── TryLater            75   try_later        correct, but not now: waiting helps
+        └── StillRunning         still_running    the time of a wait is over, the job is not
 
 The number is the process exit status (docs/commands.md); a child without one inherits its parent's.
 """
@@ -37,8 +38,8 @@ from typing import ClassVar
 class LockstepError(Exception):
     """A failure with a machine-readable code, an exit status, a message and a hint of what to do next.
 
-    `message` states what happened, `hint` the next action ("" if none is known). `code` defaults to the
-    class's own; pass a finer one (`code="auth.replayed"`) if callers must distinguish cases.
+    `message` states what happened, `hint` the next action ("" if none is known), which a traceback shows below it.
+    `code` defaults to the class's own; pass a finer one (`code="auth.replayed"`) where a caller must tell cases apart.
     """
 
     code: str = "internal"
@@ -48,6 +49,8 @@ class LockstepError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")
         if code is not None:
             self.code = code
 
@@ -211,3 +214,9 @@ class TryLater(LockstepError):
 
     code = "try_later"
     exit_code = 75
+
+
+class StillRunning(TryLater, TimeoutError):
+    """The time of a wait is over, and the job is not."""
+
+    code = "still_running"

@@ -118,11 +118,11 @@ def described(rule: str, values: tuple[Any, ...]) -> str:
     return f"{rule}({shown})"
 
 
-def revert(name: str, *arguments: Any) -> ChainRevert | FundsRevert:
-    """Returns the error for a broken rule; `arguments` are those of the Solidity error."""
+def revert(name: str, *arguments: Any, hint: str = "") -> ChainRevert | FundsRevert:
+    """Returns the error for a broken rule; `arguments` are those of the Solidity error, `hint` replaces the rule's."""
     kind = FundsRevert if name in _FUNDS else ChainRevert
     prefix = "funds" if name in _FUNDS else "chain"
-    hint = HINTS.get(name, "look the rule up in docs/protocol.md")
+    hint = hint or HINTS.get(name, "look the rule up in docs/protocol.md")
     return kind(name, arguments, described(name, arguments), hint, f"{prefix}.{name}")
 
 

@@ -202,8 +202,7 @@ class Manifest:
     def __post_init__(self) -> None:
         if self.dtype != _dtype_of(self.vocabulary)[0]:
             raise PayloadInvalid(f"a dataset manifest has dtype {self.dtype!r}", "store the dataset again")
-        fielded = self.form is not None and bool(self.form.fields)
-        if fielded != (self.vocabulary == 0) or (self.form is not None and self.form.words != self.row_tokens):
+        if self.fielded != (self.vocabulary == 0) or (self.form is not None and self.form.words != self.row_tokens):
             raise PayloadInvalid(
                 f"a dataset manifest has rows of {self.row_tokens} words of another form", "store the dataset again"
             )
@@ -211,6 +210,17 @@ class Manifest:
             raise PayloadInvalid(
                 f"a dataset manifest names {len(self.shards)} shards for {self.rows} rows", "store the dataset again"
             )
+
+    @property
+    def fielded(self) -> bool:
+        """True if a row has fields, in the place of tokens."""
+        return self.form is not None and bool(self.form.fields)
+
+    @property
+    def row_length(self) -> int:
+        """Tokens that a loss gets of a row: the row's, or those of one of its windows."""
+        windows = None if self.form is None else self.form.windows
+        return self.row_tokens if windows is None else windows.length
 
     def rows_of(self, shard: int) -> int:
         """Returns the number of rows in a shard, counted from 0."""

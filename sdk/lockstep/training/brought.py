@@ -94,7 +94,7 @@ def bring(target: str, folder: Path = Path(), *, seed: int = 0) -> Brought:
     model, loss, batch = made[:3]
     dataset = rows_of(made[3], batch) if len(made) == 4 and made[3] is not None else None
     batch = batch if dataset is None else batch.of(dataset)
-    return Brought(model, loss or default_loss(model, dataset), batch, dataset, f"{file.name}:{name}", digest)
+    return Brought(model, loss or default_loss(model, dataset, batch), batch, dataset, f"{file.name}:{name}", digest)
 
 
 def rows_of(given: object, batch: Batch) -> Dataset:

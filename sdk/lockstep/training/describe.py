@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
@@ -75,7 +75,8 @@ from lockstep.training.data import (
 from lockstep.training.evaluation import evaluation_job
 from lockstep.training.export import TOKENIZER_FILE, load_model
 from lockstep.training.job import Batch, training_job
-from lockstep.training.models import MODELS, EncoderConfig, LoRA, LoRAConfig
+from lockstep.training.losses import Loss, RandomLoss
+from lockstep.training.models import MODELS, EncoderConfig, LoRA, LoRAConfig, describe, is_own
 from lockstep.training.models.lora import adapt
 from lockstep.training.optimizers.groups import Groups, tables_of
 from lockstep.training.optimizers.schedules import SCHEDULES, RateShape
@@ -95,6 +96,8 @@ KEYS = {
     "evaluation", "tokens", "start", "price", "gas_price", "arithmetic", "field", "bytes",
     "stride", "data", "ema",
 }  # fmt: skip
+OF_PARTS = {"texts", "data", "model", "adapters", "evaluation"}
+"""Keys of the model and of the rows that it is trained on."""
 REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATES, SCHEDULES)
 """The kinds of a strategy's pieces, by name."""
 OF_THE_OPTIMIZER = {"warmup", "final_fraction", "learning_rate"}
@@ -147,16 +150,41 @@ class Evaluation:
             raise UsageError(f"documents is {self.documents!r}", f'"{HELD_OUT}" or "{ALL}"')
 
 
+@dataclass(frozen=True)
+class ModelAndRows:
+    """The model of a job, its loss, and the rows that it is trained on."""
+
+    model: nn.Module
+    loss: Loss | RandomLoss | None
+    """None: the model's own."""
+    batch: Batch
+    rows: Dataset
+
+
 def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) -> TrainingJob:
     """Returns the job of a description; paths are relative to `folder`. UsageError names the key that is wrong.
 
     Without `weights` a model's first weights are not made: the job can be quoted, whatever its size.
     """
     refuse_wrong(described)
+    if "evaluation" in described:
+        return _at_terms(described, lambda: _evaluation(described, folder))
+    return _at_terms(described, lambda: _training(described, folder, weights))
+
+
+def job_with(described: Mapping[str, Any], parts: Callable[[], ModelAndRows], *, weights: bool = True) -> TrainingJob:
+    """Returns the job of a model and rows that a program has, by the keys of a description that name neither; `parts`
+    is called once these are right."""
+    refuse_unknown(described, KEYS - OF_PARTS, "the job")
+    _refuse_values(described)
+    return _at_terms(described, lambda: _trained(described, Path(), parts(), weights))
+
+
+def _at_terms(described: Mapping[str, Any], made: Callable[[], TrainingJob]) -> TrainingJob:
     price, (_, changes) = _price(described), _terms(described)
     if price is not None and "slot_price" in changes:
         raise UsageError("both price and terms.slot_price are set", "a slot has one price: write one of them")
-    job = _evaluation(described, folder) if "evaluation" in described else _training(described, folder, weights)
+    job = made()
     job = job if price is None else at_price(job, price)
     # INVARIANT: what a description says stands, whatever is computed for the rest.
     return replace(job, terms=replace(job.terms, **changes))
@@ -165,7 +193,6 @@ def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) 
 def refuse_wrong(described: Mapping[str, Any]) -> None:
     """Raises UsageError for what is wrong in a description by itself: no file is read, nothing is traced."""
     refuse_unknown(described, KEYS, "the description")
-    _refuse_wide(described, "")
     if "data" in described and ("texts" in described or not _may_bring_rows(described)):
         raise UsageError(
             "texts beside [data]" if "texts" in described else "[data] without a model of its own",
@@ -179,6 +206,11 @@ def refuse_wrong(described: Mapping[str, Any]) -> None:
         raise UsageError(
             f"start is {described['start']!r}", 'write start = "a folder that `lockstep train pull` wrote"'
         )
+    _refuse_values(described)
+
+
+def _refuse_values(described: Mapping[str, Any]) -> None:
+    _refuse_wide(described, "")
     _ema(described)
     strategy_of(_table(described, "strategy"))
 
@@ -263,27 +295,26 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     seed = _integer(described, "seed", 0)
     brought = bring(described["model"], folder, seed=seed) if _is_brought(described) else None
     if brought is not None:
-        model, loss, batch, rows = (
-            brought.model,
-            brought.loss,
-            brought.batch,
-            rows_of_brought(described, folder, brought),
-        )
-    else:
-        model = _model(described, folder, weights)
-        texts = _text(described, folder)
-        loss, batch = None, _batch(described, model, texts.vocabulary)
-        rows = texts.rows(TRAIN, batch.row_length)
+        rows = rows_of_brought(described, folder, brought)
+        job = _trained(described, folder, ModelAndRows(brought.model, brought.loss, brought.batch, rows), weights)
+        return replace(job, model=brought.describe())
+    model = _model(described, folder, weights)
+    texts = text_of(described, folder)
+    batch = batch_of(described, model, texts.vocabulary)
+    return _trained(described, folder, ModelAndRows(model, None, batch, texts.rows(TRAIN, batch.row_length)), weights)
+
+
+def _trained(described: Mapping[str, Any], folder: Path, parts: ModelAndRows, weights: bool) -> TrainingJob:
+    model = parts.model
     spec = strategy_of(_table(described, "strategy"))
     offered = _offer(described, rounds=6, steps=spec.inner_steps, carries=spec.carry)
     earlier = _start(described, folder, model) if weights else None
     first = None if earlier is None else flat_parameters(earlier)
     arithmetic = Arithmetic.of(_table(described, "arithmetic"))
-    job = training_job(
-        model, spec, rows, batch=batch, loss=loss, seed=seed, first=first, earlier=earlier, weights=weights,
-        arithmetic=arithmetic, ema=_ema(described), **offered,
+    return training_job(
+        model, spec, parts.rows, batch=parts.batch, loss=parts.loss, seed=_integer(described, "seed", 0), first=first,
+        earlier=earlier, weights=weights, arithmetic=arithmetic, ema=_ema(described), **offered,
     )  # fmt: skip
-    return job if brought is None else replace(job, model=brought.describe())
 
 
 def rows_of_brought(described: Mapping[str, Any], folder: Path, brought: Brought, side: str = TRAIN) -> Dataset:
@@ -305,7 +336,7 @@ def rows_of_brought(described: Mapping[str, Any], folder: Path, brought: Brought
         given = _value(Data, _table(described, "data"), "data")
         _path(folder, given.path, "data.path")
         return given.dataset(folder, brought.batch, side)
-    return _text(described, folder).rows(side, brought.batch.row_length)
+    return text_of(described, folder).rows(side, brought.batch.row_length)
 
 
 def strategy_of(given: Mapping[str, Any]) -> Strategy:
@@ -322,7 +353,7 @@ def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> nn.M
     if "start" not in described:
         return None
     path = _path(folder, described["start"], "start")
-    earlier = load_model(path, copy.deepcopy(model) if _is_brought(described) else None)
+    earlier = load_model(path, copy.deepcopy(model) if is_own(describe(model)) else None)
     names = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in (model, earlier)]
     # INVARIANT: training goes on from a model of the same parameters, by name and shape.
     if names[0] != names[1]:
@@ -350,8 +381,8 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
             rows_of_brought(described, folder, brought, given.documents),
         )
     else:
-        model, texts = load_model(path), _text(described, folder)
-        batch = _batch(described, model, texts.vocabulary)
+        model, texts = load_model(path), text_of(described, folder)
+        batch = batch_of(described, model, texts.vocabulary)
         rows = texts.rows(given.documents, batch.row_length)
     offered = _offer(described, rounds=1, steps=given.batches)
     job = evaluation_job(
@@ -377,7 +408,7 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int, carries: bo
     }
 
 
-def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> Batch:
+def batch_of(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> Batch:
     """Returns `[batch]` with the model's row length; UsageError if its vocabulary lacks a token of the texts."""
     text, table = _text_model(model), dict(_table(described, "batch"))
     if "row_length" in table and text.longest is None:
@@ -394,6 +425,11 @@ def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> B
             f"use at least {due}",
         )
     return batch
+
+
+def own_batch_of(described: Mapping[str, Any], row_length: int) -> Batch:
+    """Returns `[batch]` for a module of its author's; its rows have `row_length` tokens unless the table says more."""
+    return _changed(Batch(row_length=row_length), _table(described, "batch"), "batch")
 
 
 def _model(described: Mapping[str, Any], folder: Path, weights: bool) -> nn.Module:
@@ -467,7 +503,7 @@ def _text_model(model: nn.Module) -> _TextModel:
 
 
 @dataclass(frozen=True)
-class _Text:
+class JobText:
     """The job's texts, as bytes or as tokens."""
 
     path: Path
@@ -496,7 +532,8 @@ class _Text:
         return windows_of_tokens(tokens_of_bytes(text), BYTE_VOCABULARY, row_tokens, self.stride)
 
 
-def _text(described: Mapping[str, Any], folder: Path) -> _Text:
+def text_of(described: Mapping[str, Any], folder: Path) -> JobText:
+    """Returns the texts of a description; UsageError for keys of them that do not fit."""
     path = _path(folder, described["texts"], "texts")
     given = _value(Tokens, _table(described, "tokens"), "tokens")
     named, any_bytes = described.get("field", FIELD), described.get("bytes", False)
@@ -514,12 +551,12 @@ def _text(described: Mapping[str, Any], folder: Path) -> _Text:
                 "[tokens] names no tokenizer",
                 'write tokenizer = "a tokenizer.json", or leave [tokens] out to train on bytes',
             )
-        return _Text(path, None, BYTE_VOCABULARY, named, not any_bytes, stride)
+        return JobText(path, None, BYTE_VOCABULARY, named, not any_bytes, stride)
     tokenizer = Tokenizer.read(_path(folder, given.tokenizer, "tokens.tokenizer"))
     tokenizer.separator(given.separator)
     checked_control(given.control, "tokens.control")
     recipe = Recipe(tokenizer.data, given.separator, unknown=given.unknown, control=given.control)
-    return _Text(path, recipe, tokenizer.vocabulary, named, stride=stride)
+    return JobText(path, recipe, tokenizer.vocabulary, named, stride=stride)
 
 
 def _path(folder: Path, written: str, where: str) -> Path:

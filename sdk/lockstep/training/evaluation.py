@@ -189,7 +189,7 @@ def evaluation_job(
     batch = batch.of(dataset)
     check_parties(dataset, batch, slots, min_slots)
     model = unwrapped(model)
-    value = loss or default_loss(model, dataset)
+    value = loss or default_loss(model, dataset, batch)
     built = build_programs(model, value, batch=batch, batches=batches, rounds=rounds, slots=slots)
     if parameters.shape == (built.layout.size,) and built.layout.statistics:
         parameters = np.concatenate([parameters, *first_statistics(model, built.layout)])

@@ -40,6 +40,8 @@ _CONFIG = mapping(anything)
 REPEATS, SLACK_ELEMENTS = 16, 1 << 24
 """The elements of a model are at most so many times those that its job holds, and so many more: equal norms and biases
 of many layers are one constant."""
+BYTES = 256
+"""The vocabulary of a model without a tokenizer."""
 UNBOUNDED = 1024
 """Tokens of a prompt that a model without a largest position is given."""
 
@@ -168,11 +170,14 @@ def load_tokenizer(folder: Path) -> Tokenizer | None:
     return Tokenizer.read(path) if path.is_file() else None
 
 
-def writes(model: nn.Module) -> bool:
-    """Tells if a model predicts the next token of a text."""
+def writes(model: nn.Module, vocabulary: int) -> bool:
+    """Tells if a model predicts the next token of a text with so many tokens; one of its author's is tried."""
     from lockstep.training import hf
-    from lockstep.training.models import GPT, Llama
+    from lockstep.training.models import GPT, Llama, describe, is_own
+    from lockstep.training.probing import not_next_token
 
+    if is_own(describe(model)):
+        return not not_next_token(model, [0] * (_context(model) + 1), vocabulary)
     return isinstance(model, GPT | Llama) or type(model).__name__.endswith(hf.CAUSAL)
 
 
@@ -180,8 +185,8 @@ def write_text(
     model: nn.Module, tokenizer: Tokenizer | None, prompt: str, count: int, *, temperature: float = 0.7, seed: int = 0
 ) -> str:
     """Generates text after the prompt: `count` tokens, or bytes without a tokenizer. Raises UsageError."""
-    if not writes(model):
-        raise UsageError(f"a {type(model).__name__} writes no text", hint="leave --prompt out")
+    if not writes(model, BYTES if tokenizer is None else tokenizer.vocabulary):
+        raise UsageError(f"a {type(model).__name__} writes no text", hint="leave the prompt out")
     if tokenizer is None:
         start = list(prompt.encode())
         return bytes(t & 0xFF for t in continued(model, start, count, temperature, seed)).decode(errors="replace")
@@ -219,9 +224,12 @@ def continued(model: nn.Module, start: Sequence[int], count: int, temperature: f
 
 
 def _context(model: nn.Module) -> int:
-    """Tokens that a model sees; without a bound, UNBOUNDED."""
-    config: Any = model.config
-    return int(getattr(config, "context", None) or getattr(config, "max_position_embeddings", None) or UNBOUNDED)
+    """Tokens that a model sees: of one that was trained the inputs of its rows; without a bound, UNBOUNDED."""
+    from lockstep.training.probing import context_of
+
+    source: Any = getattr(model, "source", None)
+    trained = source.get("row_length", 1) - 1 if isinstance(source, Mapping) else 0
+    return context_of(model) or trained or UNBOUNDED
 
 
 def _require_bounded(parameters: Sequence[Mapping[str, Any]], held: int) -> None:

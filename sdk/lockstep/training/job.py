@@ -56,7 +56,7 @@ from lockstep.training.averages import AverageSpec, checked_decay
 from lockstep.training.gradients import gradient, loss_at
 from lockstep.training.losses import Loss, RandomLoss, bound
 from lockstep.training.merging import merged_statistics
-from lockstep.training.models import describe, loss_of
+from lockstep.training.models import describe, is_own, loss_of, next_token_loss
 from lockstep.training.parameters import (
     FIRST,
     NOTHING_WRITTEN,
@@ -70,6 +70,7 @@ from lockstep.training.parameters import (
     unallocated_statistics,
     writable,
 )
+from lockstep.training.probing import not_next_token
 from lockstep.training.reading import WINDOW_STREAM, read
 from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.loop import Loop
@@ -341,11 +342,22 @@ def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) ->
         )
 
 
-def default_loss(model: nn.Module, dataset: Dataset | None) -> Loss | RandomLoss:
-    """Returns the model's own loss, which is one of tokens; UsageError where the dataset's rows are fields."""
+def default_loss(model: nn.Module, dataset: Dataset | None, batch: Batch) -> Loss | RandomLoss:
+    """Returns the model's own loss, which is one of tokens: of a class of its author's that predicts the next token,
+    that of the next token. UsageError for other models, and where the dataset's rows are fields."""
     if dataset is not None and dataset.fielded:
         raise UsageError(f"rows of {dataset.form}, and no loss", "give a loss: a model's own loss reads rows of tokens")
-    return loss_of(model)
+    if not is_own(describe(model)):
+        return loss_of(model)
+    row = [0] * batch.row_length if dataset is None else dataset.rows[0, : batch.row_length].tolist()
+    why = not_next_token(unwrapped(model), row, 0 if dataset is None else dataset.vocabulary)
+    if why:
+        raise UsageError(
+            f"the loss of a {type(unwrapped(model)).__name__} is not known: {why}",
+            "give one, as def loss(model, rows) -> scalar; without one a model turns tokens [B, T] into logits "
+            "[B, T, V] by those up to each, and rows have T + 1 tokens: Batch(row_length=T + 1)",
+        )
+    return next_token_loss
 
 
 def sections_of(strategy: Strategy, layout: Layout, slots: int, averages: int = 0) -> Sections:
@@ -448,7 +460,7 @@ def training_job(
     model = unwrapped(model)
     built = build_programs(
         model,
-        loss or default_loss(model, dataset),
+        loss or default_loss(model, dataset, batch),
         strategy,
         batch=batch,
         rounds=rounds,

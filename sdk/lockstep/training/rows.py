@@ -164,6 +164,8 @@ def _array(value: Any, name: str) -> NDArray[Any]:
         raise UsageError(f"field {name!r} is {type(value).__name__}, no array", "the first axis of a field counts rows")
     if array.dtype.kind == "f":
         return _floats(array, name)
+    if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], (np.ndarray, list, tuple)):
+        raise UsageError(f"field {name!r} has rows of several shapes", _PADDED)
     if array.dtype.kind not in "iub":
         raise UsageError(
             f"field {name!r} has type {array.dtype}",

@@ -15,8 +15,8 @@ from rich.table import Table
 from lockstep.base.escaping import indented, legible, on_one_line
 from lockstep.cli import output
 from lockstep.cli.dispute_text import rendered
-from lockstep.cli.narrator import Line
 from lockstep.cli.screen import Screen
+from lockstep.market.narrator import Line
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime import logs
 

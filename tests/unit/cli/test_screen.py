@@ -10,8 +10,8 @@ import pytest
 
 from lockstep.base import lines
 from lockstep.base.redaction import hide
-from lockstep.cli.narrator import BAD, STRONG, Line
 from lockstep.cli.screen import Screen, speak
+from lockstep.market.narrator import BAD, STRONG, Line
 
 LIE = Line("worker-0 lies [bold]not markup[/bold]", BAD)
 

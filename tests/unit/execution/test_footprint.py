@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from torch import nn
 
-from lockstep.client import _params
 from lockstep.execution import footprint
 from lockstep.execution.jobs import TrainingJob
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Cid
+from lockstep.requester.quotes import params_of as bound_params_of
 from lockstep.storage import Dataset
 from lockstep.storage.containers import JobSpec, encode_program
 from lockstep.training.job import Batch, training_job
@@ -117,7 +117,7 @@ def job_of(family: Family) -> TrainingJob:
 
 def params_of(job: TrainingJob) -> JobParams:
     spec = JobSpec({}, Cid(""), Cid(""), job.model, job.parameters, job.strategy)
-    return _params(job, spec, ChainTimes())
+    return bound_params_of(job, spec, ChainTimes())
 
 
 def taken(folder: Path, phase: str) -> tuple[int, int]:

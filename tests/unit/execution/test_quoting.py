@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from lockstep.base.machine import Memory
-from lockstep.client import _params
 from lockstep.execution import quoting
 from lockstep.execution.footprint import ROLES
 from lockstep.execution.jobs import TrainingJob
@@ -19,6 +18,7 @@ from lockstep.execution.quoting import figures_of
 from lockstep.protocol.jobs import NO_STATE, ZERO
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Cid
+from lockstep.requester.quotes import params_of
 from lockstep.storage import cid_of
 from lockstep.storage.payload import encode_payload
 from lockstep.training.describe import job_of
@@ -50,7 +50,7 @@ def test_a_quote_needs_no_weights_and_says_the_same_as_with_them(folder: Path) -
     assert [getattr(bare.programs, k).root for k in ("step", "encode", "merge")] == [
         getattr(whole.programs, k).root for k in ("step", "encode", "merge")
     ]
-    params = _params(bare, None, ChainTimes())
+    params = params_of(bare, None, ChainTimes())
     assert (params.spec.digest, params.genesis.shared, params.role.zero_carry) == (ZERO, NO_STATE, NO_STATE)
     found = figures_of(bare, params, ChainTimes(), budget_seconds=0)
     again = figures_of(whole, params, ChainTimes(), budget_seconds=0)
@@ -61,7 +61,7 @@ def test_a_quote_needs_no_weights_and_says_the_same_as_with_them(folder: Path) -
 
 def test_a_step_is_measured_where_the_budget_allows_it_and_estimated_else(folder: Path) -> None:
     job = described(folder)
-    params = _params(job, None, ChainTimes())
+    params = params_of(job, None, ChainTimes())
     tried, guessed = (figures_of(job, params, ChainTimes(), budget_seconds=b).step for b in (30, 0))
     assert (tried.how, guessed.how) == ("measured", "estimated")
     assert 1 / 8 < guessed.seconds / tried.seconds < 8, "of the same order, on a machine that does other things too"
@@ -74,7 +74,7 @@ def test_a_step_that_does_not_fit_is_not_tried_and_no_role_is_offered(
 ) -> None:
     job = described(folder)
     monkeypatch.setattr(quoting, "memory", lambda: Memory(10**6, 10**6))
-    found = figures_of(job, _params(job, None, ChainTimes()), ChainTimes(), budget_seconds=30)
+    found = figures_of(job, params_of(job, None, ChainTimes()), ChainTimes(), budget_seconds=30)
     assert found.step.how == "estimated"
     for role, verdict in found.verdicts.items():
         assert not verdict.fits
@@ -84,7 +84,7 @@ def test_a_step_that_does_not_fit_is_not_tried_and_no_role_is_offered(
 @pytest.mark.slow
 def test_windows_that_are_too_short_for_this_machine_are_said(folder: Path) -> None:
     job = described(folder, rounds=1, strategy={"inner_steps": 10**6})
-    found = figures_of(job, _params(job, None, ChainTimes()), ChainTimes(), budget_seconds=0)
+    found = figures_of(job, params_of(job, None, ChainTimes()), ChainTimes(), budget_seconds=0)
     assert "train_seconds" in found.verdicts["worker"].why
     assert found.round_seconds > found.train_seconds / 2
     assert found.verdicts["aggregator"].fits
@@ -95,7 +95,7 @@ def test_windows_that_are_too_short_for_this_machine_are_said(folder: Path) -> N
 def test_bytes_of_a_round_are_those_of_the_wire(folder: Path, payload: str, carry: bool) -> None:
     job = described(folder, weights=True, strategy={"inner_steps": 4, "payload": payload, "carry": carry})
     assert job.genesis is not None
-    params = _params(job, None, ChainTimes())
+    params = params_of(job, None, ChainTimes())
     (flat,) = job.genesis.shared
     moments = (flat, flat, flat[:1]) if carry else ()
     # Zeros are what every block can be written as; first weights are not.
@@ -121,7 +121,7 @@ def test_bytes_of_a_round_are_those_of_the_wire(folder: Path, payload: str, carr
 
 def test_cost_follows_from_the_terms_and_json_keeps_every_digit(folder: Path) -> None:
     job = described(folder, terms="mainnet")
-    params = _params(job, None, ChainTimes())
+    params = params_of(job, None, ChainTimes())
     found = figures_of(job, params, ChainTimes(), budget_seconds=0)
     told = json.loads(json.dumps(found.to_dict()))
     assert int(told["cost"]["escrow"]) == params.escrow

@@ -122,10 +122,10 @@ def test_documents_are_files_and_lines_in_nested_folders_packed_or_not(tmp_path:
 
 
 def test_the_rows_of_a_folder_of_texts_stay_what_they_were(tmp_path: Path) -> None:
-    from lockstep.training.describe import _text
+    from lockstep.training.describe import text_of
 
     folder_of(tmp_path / "texts", {f"{name}.txt": name.encode() * 60 for name in ("b", "a", "D", "ö", "a b", ".c")})
-    assert _text({"texts": "texts"}, tmp_path).rows("train", 17).root.hex() == ROOT
+    assert text_of({"texts": "texts"}, tmp_path).rows("train", 17).root.hex() == ROOT
 
 
 @pytest.mark.parametrize(

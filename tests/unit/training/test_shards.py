@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.client import _params
 from lockstep.execution.jobs import carry_of, check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
@@ -20,6 +19,7 @@ from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.programs import defects
 from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.protocol.types import JobId, Seed
+from lockstep.requester.quotes import params_of
 from lockstep.storage.containers import JobSpec, encode_program
 from lockstep.storage.dataset import Dataset, store_dataset
 from lockstep.storage.directory import DirectoryStore
@@ -222,7 +222,7 @@ def test_a_round_of_shards_is_stored_fetched_and_merged(carry: bool, tmp_path: P
         asked.model, asked.parameters, asked.strategy,
     )  # fmt: skip
     store.put(stored.encode(), codec="dag-cbor")
-    job = load(JobId(bytes(32)), _params(asked, stored, ChainTimes()), store)
+    job = load(JobId(bytes(32)), params_of(asked, stored, ChainTimes()), store)
     assert [s.size for s in job.genesis.shared] == list(layout_of(GPT(CONFIG), SHARD).sizes)
     payloads = []
     for slot in range(2):

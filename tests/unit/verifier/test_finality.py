@@ -217,7 +217,7 @@ def test_a_watch_goes_on_where_no_final_block_is_named(
             raise TryLater("the chain's provider names no finalized block", "")
         return head
 
-    monkeypatch.setattr("lockstep.client.relied_block", named)
+    monkeypatch.setattr("lockstep.requester.following.relied_block", named)
     store = DirectoryStore(tmp_path / "blocks")
     net = Network(world.devnet.w3, world.contracts, store, world.accounts["requester"], tmp_path, finality="finalized")
     over = world.head

@@ -199,9 +199,7 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
     ]
     for group, holds, rule in bounds:
         if not holds:
-            broken = revert("JobInvalid", group)
-            broken.hint = f"required: {rule}"
-            raise broken
+            raise revert("JobInvalid", group, hint=f"required: {rule}")
 
 
 def claim_witnesses(role: Role) -> int:

@@ -71,7 +71,7 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
     if name == OWN_MODEL:
         raise UsageError(
             f"config.json is of {config.get('class')}, a class of its author's",
-            "give its code: `--model FILE.py:FUNCTION`, or load_model(folder, model)",
+            "give its code: `--model FILE.py:FUNCTION`; in Python handle.load(model), or load_model(folder, model)",
         )
     if not isinstance(name, str) or name not in MODELS:
         raise UsageError(f"no model is called {name!r}", f"one of {', '.join(MODELS)}")

@@ -11,10 +11,10 @@ import pytest
 from lockstep.base.naming import SHOWN_DIGITS, short
 from lockstep.base.networks import PROGRAMS
 from lockstep.cli import watching
-from lockstep.cli.narrator import CHAIN, countdown, of_chain, of_loss, of_program
 from lockstep.cli.schema import bundled
 from lockstep.demo.run import PROGRAM_OR_LIAR
 from lockstep.execution.losses import MergedLoss
+from lockstep.market.narrator import CHAIN, countdown, of_chain, of_loss, of_program
 from lockstep.protocol.types import MERGE_SLOT, Cid
 
 WORKER = "0x90F79bf6EB2c4f870365E785982E1f101E93b906"

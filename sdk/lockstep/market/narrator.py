@@ -146,6 +146,9 @@ CHAIN: dict[str, Sentence] = {
     ),
 }
 """A sentence for every event of the chain that names a job, and for those of the vault and of witnesses in the demo."""
+UNTOLD = frozenset({"RosterClosed", "TracePublished", "Backed", "AuditOpened", "Enrolled", "Retired", "Committed",
+                    "Carried", "Attested"})  # fmt: skip
+"""Events that tell a requester nothing beyond those before and after them."""
 
 
 def claim(a: Args) -> str:
@@ -246,9 +249,7 @@ def of_program(who: str, event: Args, sentences: Mapping[str, Sentence] = PROGRA
 
 def of_loss(found: MergedLoss, curve: str = "") -> Line:
     """Returns a line with the loss of one checkpoint, its claim, and the curve so far."""
-    claim = f", claim {short(found.claim)}" if found.claim else ", the first weights"
-    merges = f"{found.merges} merge{'' if found.merges == 1 else 's'}"
-    return Line(f"loss {found.loss:.6f} after {merges}{claim}" + (f"  {curve}" if curve else ""), STRONG)
+    return Line(str(found) + (f"  {curve}" if curve else ""), STRONG)
 
 
 def of_divergence(loss: float, job: str) -> Line:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lockstep.cli.narrator import STRONG, Line, countdown
+from lockstep.market.narrator import STRONG, Line, countdown
 from lockstep.protocol.types import MERGE_SLOT
 
 if TYPE_CHECKING:

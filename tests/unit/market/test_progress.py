@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.cli.progress import ATTESTING, JOINING, MERGING, REVEALING, TRAINING, WAITING, Progress
+from lockstep.market.progress import ATTESTING, JOINING, MERGING, REVEALING, TRAINING, WAITING, Progress
 from lockstep.protocol.types import MERGE_SLOT
 
 WINDOWS = {JOINING: 30, TRAINING: 60, REVEALING: 20, ATTESTING: 10, MERGING: 15, WAITING: 900}

@@ -1,0 +1,100 @@
+"""Access to one deployment of the market: reads it, and sends the transactions of one account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.base.amounts import Currency
+from lockstep.chain.contracts import Call, Contracts
+from lockstep.chain.events import EventReader
+from lockstep.market.ledger import Ledger, ledger_of
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.types import Address, Wei
+from lockstep.storage import ContentStore
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+    from web3 import Web3
+
+    from lockstep.chain.outbox import Outbox
+
+
+class MarketAccess:
+    """One deployment of the market, as one account reads it and sends to it."""
+
+    def __init__(
+        self,
+        w3: Web3,
+        contracts: Contracts,
+        store: ContentStore,
+        account: LocalAccount | Callable[[], LocalAccount],
+        home: Path,
+        max_fee_wei: int | None = None,
+        max_tip_wei: int | None = None,
+        finality: str = "latest",
+        terms: str | None = None,
+    ) -> None:
+        """`account`: the key, or what opens it once something is to be signed. Reading needs none.
+
+        `max_fee_wei`, `max_tip_wei`: the bounds of `chain.outbox`. `finality`: as in the settings. `terms`: the preset
+        of a job's terms on this market; None: the default of descriptions.
+        """
+        self.terms = terms
+        self.finality = finality
+        self._bounds = (max_fee_wei, max_tip_wei)
+        self.w3 = w3
+        self.contracts = contracts
+        self.store = store
+        self._account = account
+        self.home = home
+
+    def __repr__(self) -> str:
+        return f"<Network: market {self.contracts.addresses.market} on chain {self.contracts.addresses.chain_id}>"
+
+    @property
+    def currency(self) -> Currency:
+        """The market's token: its symbol and decimals. Terms are scaled to it: `presets.LOCAL.in_decimals(6)`."""
+        return self.contracts.token.currency
+
+    @cached_property
+    def account(self) -> LocalAccount:
+        """The account that signs; raises KeyStoreError if the key cannot be opened."""
+        return self._account() if callable(self._account) else self._account
+
+    def outbox(self) -> Outbox:
+        """The account's transactions; they survive this process. Raises UsageError if the home cannot be made."""
+        from lockstep.chain.outbox import Outbox
+
+        self._make_home()
+        return Outbox(self.home / "outbox.sqlite", self.w3, self.account, *self._bounds)
+
+    def withdraw(self) -> Wei:
+        """Have the vault pay out what it owes the account: refunds, and its part of slashes. Returns the amount."""
+        vault = self.contracts.vault
+        owed = vault.credits(Address(self.account.address))
+        if owed:
+            self._send(vault.withdraw(), f"withdraw/{self.w3.eth.get_transaction_count(self.account.address)}")
+        return owed
+
+    def _send(self, call: Call, key: str) -> None:
+        """One transaction, mined; a key is sent once."""
+        outbox = self.outbox()
+        try:
+            outbox.send(call, key)
+        finally:
+            outbox.close()
+
+    def ledger(self) -> Ledger:
+        """Every job as the chain's events tell it by now."""
+        return ledger_of(EventReader(self.w3, self.contracts.addresses))
+
+    def _make_home(self) -> None:
+        try:
+            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UsageError(
+                f"{self.home} cannot be a home: {error.strerror}", hint="name a folder of yours"
+            ) from error

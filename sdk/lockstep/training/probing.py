@@ -1,0 +1,64 @@
+"""A model's forward tried on one row of tokens: does it predict the next token, so that its loss is known?
+
+not_next_token(model, row, vocabulary)      "" if it does; else what it does instead
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.training.losses import logits
+
+CONTEXTS = ("context", "block_size", "max_position_embeddings", "n_positions")
+"""The names by which models, or their configurations, say how many tokens they see."""
+
+
+def context_of(model: nn.Module) -> int | None:
+    """Returns the number of tokens that a model says it sees; None: it says none."""
+    for holder in (getattr(model, "config", None), model):
+        for name in CONTEXTS:
+            found = getattr(holder, name, None)
+            if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+                return found
+    return None
+
+
+def not_next_token(model: nn.Module, row: Sequence[int], vocabulary: int) -> str:
+    """Returns why a model does not predict the next token of rows of tokens; "" if it does.
+
+    Its logits are [1, T, V] for tokens i64 [1, T], V is `vocabulary` at least, and none depends on a later token. The
+    model is left as it was.
+    """
+    inputs_T = torch.tensor(list(row)[:-1] or [0])
+    changed_T = inputs_T.clone()
+    changed_T[-1] = (changed_T[-1] + 1) % max(vocabulary, 2)
+    # Buffers and attributes are copies: a forward may write them.
+    shared: dict[int, Any] = {id(p): p for p in model.parameters() if p.requires_grad}
+    try:
+        tried = copy.deepcopy(model, shared)
+        first_TV, second_TV = (_scores(tried, tokens_T) for tokens_T in (inputs_T, changed_T))
+    except Exception as error:
+        told = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        return f"it fails on tokens of shape [1, {len(inputs_T)}]: {type(error).__name__}: {told}"
+    if first_TV.ndim != 2 or len(first_TV) != len(inputs_T):
+        return f"of tokens of shape [1, {len(inputs_T)}] it makes {[1, *first_TV.shape]}, not logits [1, T, V]"
+    if first_TV.shape[1] < vocabulary:
+        return f"it has logits of {first_TV.shape[1]} tokens, the data have {vocabulary}"
+    if not torch.allclose(first_TV[:-1], second_TV[:-1], rtol=1e-3, atol=1e-5, equal_nan=True):
+        return "its logits of a token change with a later token, which it would only have to copy"
+    return ""
+
+
+def _scores(model: nn.Module, tokens_T: Tensor) -> Tensor:
+    """[T, V]: the logits of one row, with the same random numbers at each call."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        found: Any = logits(model(tokens_T[None]))
+    if not isinstance(found, Tensor):
+        raise TypeError(f"it returns {type(found).__name__}")
+    return found[0].float()
