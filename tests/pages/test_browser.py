@@ -93,6 +93,31 @@ def test_every_page_in_every_look(browser: Any, site: Site, look: str) -> None:
     assert faults == [], "\n".join(faults)
 
 
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+def test_nothing_is_cut_at_any_width(browser: Any, site: Site, scripts: bool) -> None:
+    faults: list[str] = []
+    for name, path in site.pages.items():
+        page, _ = opened(browser, site, path, java_script_enabled=scripts)
+        for width in chromium.WIDTHS:
+            page.set_viewport_size({"width": width, "height": 800})
+            faults += [f"{name} at {width}: {fault}" for fault in chromium.cut(page)]
+        page.context.close()
+    assert faults == [], "\n".join(faults)
+
+
+def test_a_plot_is_as_wide_as_its_window_lets_it_be(browser: Any, site: Site) -> None:
+    page, _ = opened(browser, site, f"/runs/{LONG}", viewport={"width": 1280, "height": 800})
+    plot = page.locator("figure .uplot").first
+    plot.wait_for()
+    before = plot.bounding_box()["width"]
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.wait_for_function("document.querySelector('figure .uplot').getBoundingClientRect().width < 340")
+    assert chromium.cut(page) == []
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.wait_for_function(f"document.querySelector('figure .uplot').getBoundingClientRect().width === {before}")
+    page.context.close()
+
+
 def test_without_scripts_every_number_is_there(browser: Any, site: Site) -> None:
     game = httpx2.get(f"{site.url}/api/v1/games/{site.made.games['fraud']}").json()
     run = httpx2.get(f"{site.url}/api/v1/jobs/{LONG}/run").json()
