@@ -31,9 +31,11 @@ from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
 from coordinator.context import ApiContext, Ctx
 from coordinator.models import CursorRow
 from coordinator.projections import LARGEST_INTEGER
+from coordinator.roles import ANY
 from coordinator.schema import (
     Account,
     AccountOut,
+    AccountRole,
     BlobOut,
     Bytes32,
     ChainOut,
@@ -230,6 +232,12 @@ def losses(context: Ctx, job: Bytes32, form: Format = "json") -> CurveOut:
 def game(request: Request, context: Ctx, game: Bytes32, form: Format = "json") -> DisputeOut:
     """One dispute: every move, the clocks, the bisection, both values and the contract's. As CSV: the moves."""
     return exports.answer(views.dispute(context, game, context.published.url_of(request)), "moves", form)
+
+
+@public.get("/accounts", responses=PAGED)
+def accounts(context: Ctx, limit: FewRuns = 20, cursor: str | None = None, role: AccountRole = ANY) -> Page[AccountOut]:
+    """Accounts that have acted in a role, or in any, the latest to begin first; without their locks and claims."""
+    return views.accounts(context, limit, cursor, role)
 
 
 @public.get("/accounts/{account}", responses=ABSENT | exports.CSV)

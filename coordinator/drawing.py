@@ -32,6 +32,8 @@ LEAST = 10
 Range = tuple[float, float]
 GLYPHS = {"convicted": "×", "absent": "–", "excluded": "o", "void": "·"}
 """The marks on cells beside their colour."""
+HOLDS_CONVICTED = "!"
+"""The mark on a merge that holds a convicted payload."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,8 @@ class Cell:
     state: str
     href: str
     title: str
+    mark: str = ""
+    """A sign on it; "": that of its state."""
 
 
 def heatmap(title: str, cells: Sequence[Cell], columns: Sequence[str], rows: Sequence[str]) -> Markup:
@@ -193,7 +197,7 @@ def _block(title: str, cells: Sequence[Cell], columns: Sequence[str], rows: Sequ
         x, y = left + size * cell.column, top + size * cell.row
         # One format for each cell: a page has a thousand.
         state, href, said = escape(cell.state), escape(cell.href), escape(cell.title)
-        glyph = GLYPHS.get(cell.state, "")
+        glyph = cell.mark or GLYPHS.get(cell.state, "")
         mark = f'<text class="glyph" x="{x + cell_size / 2}" y="{y + middle}" text-anchor="middle">{glyph}</text>'
         parts.append(Markup(
             f'<a href="{href}" aria-label="{said}" tabindex="-1"><title>{said}</title>'

@@ -23,10 +23,13 @@ from markupsafe import Markup, escape
 from coordinator import assets, drawing, problems, queries, views
 from coordinator.context import ApiContext, Ctx
 from coordinator.drawing import Cell, Series
+from coordinator.money import COMES, GOES, KINDS
 from coordinator.published import command
+from coordinator.roles import ANY, ROLES
 from coordinator.schema import (
     Account,
     AccountOut,
+    AccountRole,
     Bytes32,
     EconomyOut,
     GridOut,
@@ -51,12 +54,22 @@ HTML = "text/html; charset=utf-8"
 COMPRESSED_BYTES = 1024
 ROUNDS_SHOWN = 30
 STATES = views.FINAL_FIRST
-KINDS = ("escrowed", "paid", "refunded", "slashed", "burned", "deposited", "withdrawn", "unbonded")
-"""The kinds of money that moved, in the order of the economy's page."""
-AXES = {"step": "steps", "tokens": "tokens", "time": "hours since the first weights", "cost": "paid"}
+AXES = {"step": "steps", "tokens": "tokens", "time": "hours since the first weights", "cost": "paid for claims"}
+FEW_RUNS = 5
+"""The most other runs that a run's page offers to compare."""
+LOSS_IS = (
+    "Training loss: the mean loss of the merged weights over the rows of the dataset that the seed of the round draws, "
+    "before anyone trains on them in that order. No row is held out."
+)
+"""The one definition of the loss on every page (lockstep.execution.losses)."""
 Axis = Literal["step", "tokens", "time", "cost"]
+Runs = Annotated[list[Bytes32], Query(min_length=1, max_length=6)]
 Cursor = Annotated[str | None, Query(max_length=queries.CURSOR_CHARACTERS)]
 Number = Annotated[int | None, Query(ge=0, le=1 << 32)]
+
+
+ACTED = {"requester": "job", "worker": "slot", "aggregator": "merge", "verifier": "dispute", "witness": "draw"}
+"""By role: what is counted of it."""
 
 
 class PageRoute(APIRoute):
@@ -116,7 +129,24 @@ def _run(request: Request, context: ApiContext, job: str, x: Axis, before: int |
         loss=_loss(losses, x),
         throughput=_throughput(rounds), heat=_heat(shown), states=_present(found), glyphs=drawing.GLYPHS,
         strip=drawing.strip("all rounds by what became of their claims", [p.claims for p in rounds], STATES),
-        games=queries.games(context.database, 50, None, job=job).items, **_published(request, context),
+        games=queries.games(context.database, 50, None, job=job).items,
+        others=[other for other in views.runs(context, FEW_RUNS + 1, None).items if other.id != job][:FEW_RUNS],
+        loss_is=LOSS_IS, **_published(request, context),
+    )  # fmt: skip
+
+
+@router.get("/compare")
+def compare(request: Request, context: Ctx, run: Runs, x: Axis = "step") -> Response:
+    """Runs side by side: their losses on one plot, their figures in one table."""
+    found = [views.whole(context, job)[:2] for job in dict.fromkeys(run)]
+    series = [
+        Series(short(one.id), _points(losses, x), style) for (one, losses), style in zip(found, "abcdef", strict=False)
+    ]
+    drawn = drawing.chart("losses", series, _axes()[x], "loss", drawing.number)
+    asked = "&".join(f"run={one.id}" for one, _ in found)
+    return _page(
+        request, context, "compare.html", runs=[one for one, _ in found], drawn=drawn, axis=x, axes=_axes(),
+        asked=asked, loss_is=LOSS_IS,
     )  # fmt: skip
 
 
@@ -128,18 +158,31 @@ def claim(request: Request, context: Ctx, claim: Bytes32) -> Response:
     return _page(request, context, "claim.html", claim=found, games=games)
 
 
-@router.get("/workers")
-def workers(request: Request, context: Ctx, cursor: Cursor = None) -> Response:
-    """Registered nodes, newest first."""
-    found = views.accounts(context, 50, cursor)
-    return _page(request, context, "workers.html", accounts=found.items, following=found.next)
+@router.get("/accounts")
+def accounts(request: Request, context: Ctx, cursor: Cursor = None, role: AccountRole = ANY) -> Response:
+    """Accounts by role, the latest to begin first."""
+    found = views.accounts(context, 50, cursor, role)
+    return _page(
+        request, context, "accounts.html", accounts=found.items, following=found.next, role=role, roles=ROLES,
+        counted=views.roles_counted(context),
+    )  # fmt: skip
 
 
-@router.get("/workers/{account}")
-def worker(request: Request, context: Ctx, account: Account) -> Response:
-    """One account: stake, earnings, reasons, what is at stake until when."""
+@router.get("/accounts/{account}")
+def account(request: Request, context: Ctx, account: Account) -> Response:
+    """One account: its roles, stake, earnings, reasons, what is at stake until when."""
     found = views.account(context, account)
-    return _page(request, context, "worker.html", account=found, fall=_fall(found))
+    return _page(
+        request,
+        context,
+        "account.html",
+        account=found,
+        fall=_fall(found),
+        comes=COMES,
+        goes=GOES,
+        roles=ROLES,
+        acts=ACTED,
+    )
 
 
 @router.get("/disputes")
@@ -186,6 +229,10 @@ def _axes() -> dict[str, str]:
 
 
 def _loss(losses: Sequence[LossAt], axis: Axis) -> Any:
+    return drawing.chart("loss", [Series("loss", _points(losses, axis))], _axes()[axis], "loss", drawing.number)
+
+
+def _points(losses: Sequence[LossAt], axis: Axis) -> list[tuple[float, float, str]]:
     known = [p for p in losses if isinstance(p.loss, int | float)]
     begun = known[0].time if known else 0
     at: dict[str, Callable[[LossAt], float]] = {
@@ -194,8 +241,7 @@ def _loss(losses: Sequence[LossAt], axis: Axis) -> Any:
         "time": lambda p: (p.time - begun) / 3600,
         "cost": lambda p: int(p.cost) / market_currency().unit,
     }
-    points = [(at[axis](p), float(p.loss), f"{p.loss} after {p.merges} merges") for p in known]
-    return drawing.chart("loss", [Series("loss", points)], _axes()[axis], "loss", drawing.number)
+    return [(at[axis](p), float(p.loss), f"{_few(p.loss)} after {p.merges} merges") for p in known]
 
 
 def _throughput(rounds: Sequence[RoundAt]) -> Any:
@@ -213,7 +259,9 @@ def _heat(grid: GridOut) -> Any:
         Cell(
             cell.round - grid.first, grid.slots if cell.slot == MERGE_SLOT else cell.slot, cell.state,
             f"/claims/{cell.id}",
-            f"round {cell.round} {'merge' if cell.slot == MERGE_SLOT else f'slot {cell.slot}'}: {cell.state}",
+            f"round {cell.round} {'merge' if cell.slot == MERGE_SLOT else f'slot {cell.slot}'}: {cell.state}"
+            f"{', holds a convicted payload' if cell.holds_convicted else ''}",
+            drawing.HOLDS_CONVICTED if cell.holds_convicted else "",
         )
         for cell in grid.cells
         if cell.slot == MERGE_SLOT or cell.slot < grid.slots
@@ -229,9 +277,10 @@ def _present(run: RunOut) -> list[tuple[str, int]]:
 
 def _fall(account: AccountOut) -> Any:
     held = sum(int(x) for x in (account.free, account.locked, account.unbonding, account.credits))
-    gone = int(account.deposited) + int(account.earned) - int(account.slashed) - held
-    steps = [("deposited", int(account.deposited)), ("earned", int(account.earned)), ("slashed", -int(account.slashed)),
-             ("taken out", -gone), ("in the vault", held)]  # fmt: skip
+    steps = [("stake deposited", int(account.deposited))]
+    steps += [(words, int(account.money[kind])) for kind, words in COMES.items() if int(account.money[kind])]
+    steps += [(GOES[kind], -int(account.money[kind])) for kind in ("slashed", "bonds") if int(account.money[kind])]
+    steps += [("taken out", held - sum(amount for _, amount in steps)), ("in the vault", held)]
     return drawing.waterfall("stake and earnings", [(name, amount, _amount(amount)) for name, amount in steps])
 
 
@@ -278,6 +327,10 @@ def _amount(amount: int | str) -> str:
     return tokens(amount, 6)
 
 
+def _price(amount: int | str) -> str:
+    return tokens(amount, 3)
+
+
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
@@ -285,6 +338,11 @@ def _percent(share: float | None) -> str:
 def _value(value: float | str | None) -> str:
     """A number as Python and JSON write it: nothing is rounded."""
     return "–" if value is None else str(value)
+
+
+def _few(value: float | str | None) -> str:
+    """A loss with as many digits as a reader compares."""
+    return f"{value:.4f}" if isinstance(value, float | int) else _value(value)
 
 
 def _slot(slot: int) -> str:
@@ -306,9 +364,9 @@ def _environment() -> Environment:
         lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
     made.filters |= {
-        "short": short, "amount": _amount, "moment": _moment, "duration": _duration, "percent": _percent,
-        "value": _value, "slot": _slot, "digits": _digits, "dotted": _dotted, "spark": drawing.sparkline,
-        "word": drawing.word, "count": lambda n: "–" if n is None else f"{n:,}",
+        "short": short, "amount": _amount, "price": _price, "moment": _moment, "duration": _duration,
+        "percent": _percent, "value": _value, "few": _few, "slot": _slot, "digits": _digits, "dotted": _dotted,
+        "spark": drawing.sparkline, "word": drawing.word, "count": lambda n: "–" if n is None else f"{n:,}",
     }  # fmt: skip
     made.globals |= {"asset": assets.url, "command": command}
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -11,6 +11,7 @@ Account = Annotated[str, StringConstraints(pattern="^0x[0-9a-fA-F]{40}$")]
 CidText = Annotated[str, StringConstraints(pattern="^[a-z2-7]+$", min_length=8, max_length=128)]
 U32 = Annotated[int, Field(ge=0, lt=1 << 32)]
 Mask = Annotated[str, StringConstraints(pattern="^(0|[1-9][0-9]{0,77})$")]
+AccountRole = Literal["", "requester", "worker", "aggregator", "verifier", "witness"]
 Row = TypeVar("Row")
 
 
@@ -251,8 +252,29 @@ class DescriptionOut(BaseModel):
     arithmetic: str
     tokens_per_step: int
     """Elements of the dataset that one step of one slot draws: of its Program, which is checked."""
+    operations_per_step: int
+    """Operations of one step of one slot, by which prices are compared."""
     rows: str | None = None
     """Fields of a row, as its dataset's manifest has them; null for rows of tokens, and while it is unavailable."""
+
+
+class TrainingOut(_Out):
+    """A slot that somebody trains now."""
+
+    round: int
+    slot: int
+    worker: str
+    state: str
+    id: str
+
+
+class InsideOut(BaseModel):
+    """A convicted payload that a standing merge holds: it stays in the weights of this and of every later merge."""
+
+    round: int
+    slot: int
+    claim: str
+    merge: str
 
 
 class RunOut(BaseModel):
@@ -289,6 +311,22 @@ class RunOut(BaseModel):
     description: DescriptionOut | None
     losses: list[float | str]
     """The loss after each merge, for a sparkline."""
+    held: str
+    """Escrow that is left: the most that the run can still cost."""
+    slot_price: str
+    operations_price: str | None
+    """Pay for 10^15 operations of a slot; null while the job's files cannot be had."""
+    rounds_done: int
+    """Rounds that were merged, or that failed."""
+    seconds_to_go: int | None
+    """Chain seconds until the last round, at the pace of the latest rounds; null of a run that does not go on, or has
+    begun fewer than two rounds."""
+    training: list[TrainingOut]
+    """Who trains now."""
+    inside: list[InsideOut]
+    """Convicted payloads in the weights."""
+    waits: str | None
+    """One sentence on what the job waits for; null while it waits for nothing."""
 
 
 class CellOut(BaseModel):
@@ -299,6 +337,8 @@ class CellOut(BaseModel):
     slot: int
     state: str
     id: str
+    holds_convicted: bool = False
+    """True of a merge that holds a payload whose claim was convicted later."""
 
 
 class GridOut(BaseModel):
@@ -375,10 +415,19 @@ class ReasonOut(BaseModel):
     claims: int
 
 
+class RoleOut(_Out):
+    """A role in which an account has acted: requester, worker, aggregator, verifier, witness."""
+
+    role: str
+    acts: int
+    """Jobs, slots, merges, games, or enrolments and draws."""
+
+
 class AccountOut(BaseModel):
     """An account's money in the vault and its claims."""
 
     account: str
+    roles: list[RoleOut]
     key: str | None
     free: str
     locked: str
@@ -388,7 +437,12 @@ class AccountOut(BaseModel):
     earned: str
     slashed: str
     paid: str
-    """Pay of its claims: a part of what it earned."""
+    """Pay for slots and merges: a part of what it earned."""
+    gained: str
+    """Pay, fees, and shares of stakes and bonds: what was credited, without escrow and deposits that came back."""
+    money: dict[str, str]
+    """By kind. Credited: slots, merges, witnessed, won (shares of stakes and bonds), returned (escrow and deposits of
+    its jobs). Paid or lost: escrowed (escrow and deposits of its jobs), slashed, bonds."""
     claims: int
     reasons: list[ReasonOut]
     locks: list[LockOut]

@@ -47,12 +47,14 @@ class Site:
         """Paths by name."""
         court = self.made.court
         assert court is not None
+        games = {f"dispute-{v}": f"/disputes/{g}" for v, g in self.made.games.items()}
         return {
-            "runs": "/", "run": f"/runs/{LONG}", "run-of-one-round": f"/runs/{self.made.job}", "workers": "/workers",
-            "worker": f"/workers/{court.arena.worker.address}", "worker-of-many": f"/workers/{self.made.workers[0]}",
-            "disputes": "/disputes", **{f"dispute-{v}": f"/disputes/{g}" for v, g in self.made.games.items()},
-            "claim": f"/claims/{self.claim}", "economy": "/economy", "chain": "/chain", "status": "/status",
-            "absent": "/runs/0x" + "12" * 32,
+            "runs": "/", "run": f"/runs/{LONG}", "run-of-one-round": f"/runs/{self.made.job}",
+            "compare": f"/compare?run={LONG}&run={self.made.job}", "accounts": "/accounts",
+            "verifiers": "/accounts?role=verifier", "verifier": f"/accounts/{court.arena.challenger.address}",
+            "worker": f"/accounts/{court.arena.worker.address}", "worker-of-many": f"/accounts/{self.made.workers[0]}",
+            "disputes": "/disputes", **games, "claim": f"/claims/{self.claim}", "economy": "/economy",
+            "chain": "/chain", "status": "/status", "absent": "/runs/0x" + "12" * 32,
         }  # fmt: skip
 
     @property
@@ -127,8 +129,8 @@ def test_without_scripts_every_number_is_there(browser: Any, site: Site) -> None
             game["claimed_bits"], game["contract_bits"], str(game["claimed_value"]), str(game["contract_value"]),
             game["op"]["name"], game["check"],
         ],
-        f"/runs/{LONG}": [f"{run['tokens']:,}", f"{run['steps']:,}", str(losses[-1]["loss"])],
-        "/": [str(run["losses"][-1])],
+        f"/runs/{LONG}": [f"{run['tokens']:,}", f"{run['steps']:,}", f"{losses[-1]['loss']:.4f}"],
+        "/": [f"{run['losses'][-1]:.4f}"],
     }  # fmt: skip
     for path, values in wanted.items():
         page, _ = opened(browser, site, path, java_script_enabled=False)

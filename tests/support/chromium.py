@@ -22,7 +22,7 @@ WIDTHS = (360, 390, 768, 1280)
 """The widths of windows at which nothing may be cut: two phones, a tablet, a desk."""
 CUT = """() => {
   for (const details of document.querySelectorAll("details")) details.open = true;
-  const name = (e) => `${e.tagName.toLowerCase()}.${e.getAttribute("class") || ""} ${e.textContent.trim().slice(0, 60)}`;
+  const name = (e) => `${e.tagName.toLowerCase()}.${e.getAttribute("class")} ${e.textContent.trim().slice(0, 60)}`;
   const found = [], wide = document.documentElement.clientWidth;
   for (const e of document.body.querySelectorAll("*")) {
     const box = e.getBoundingClientRect();

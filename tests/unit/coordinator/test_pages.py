@@ -20,7 +20,19 @@ from coordinator.api import create_app
 from coordinator.db import alembic_config
 from coordinator.descriptions import Descriptions
 from coordinator.exports import table
-from coordinator.models import AccountRow, ClaimRow, CursorRow, EventRow, FlowRow, LockRow, LossRow
+from coordinator.models import (
+    AccountFlowRow,
+    AccountRow,
+    ClaimRow,
+    CursorRow,
+    EventRow,
+    FlowRow,
+    LockRow,
+    LossRow,
+    MentionRow,
+    RoleRow,
+    RoundRow,
+)
 from coordinator.projections import claim_id_hex
 from coordinator.rates import RequestRates
 from coordinator.schema import ChainOut
@@ -57,9 +69,10 @@ class Market:
         claim = self.json(f"/jobs/{LONG}/grid")["cells"][0]["id"]
         games = [f"/disputes/{game}" for game in self.made.games.values()]
         worker = self.made.court.arena.worker.address  # type: ignore[union-attr]
-        return ["/", f"/runs/{LONG}", f"/runs/{self.made.job}", f"/runs/{LONG}?x=tokens&before=20", f"/claims/{claim}",
-                "/workers", f"/workers/{worker}", f"/workers/{self.made.workers[0]}", "/disputes", *games, "/economy",
-                "/chain", "/status"]  # fmt: skip
+        return ["/", f"/compare?run={LONG}&run={self.made.job}", f"/runs/{LONG}",
+                f"/runs/{self.made.job}", f"/runs/{LONG}?x=tokens&before=20", f"/claims/{claim}",
+                "/accounts", "/accounts?role=verifier", f"/accounts/{worker}", f"/accounts/{self.made.workers[0]}",
+                "/disputes", *games, "/economy", "/chain", "/status"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +228,33 @@ def test_an_accounts_money_is_the_vaults(market: Market) -> None:
     assert lower["account"] == market.made.court.arena.worker.address  # type: ignore[union-attr]
 
 
+def test_everybody_is_called_what_they_are(market: Market) -> None:
+    arena = market.made.court.arena  # type: ignore[union-attr]
+    requester = market.json(f"/jobs/{LONG}/run")["requester"]
+    for name, role in (
+        (arena.challenger.address, "verifier"),
+        (market.made.workers[0], "worker"),
+        (requester, "requester"),
+    ):
+        listed = [a["account"] for a in market.json(f"/accounts?role={role}&limit=50")["items"]]
+        assert name in listed, role
+        assert f"/accounts/{name}" in market.text(f"/accounts?role={role}")
+        assert role in [r["role"] for r in market.json(f"/accounts/{name}")["roles"]]
+    assert arena.challenger.address not in [
+        a["account"] for a in market.json("/accounts?role=worker&limit=50")["items"]
+    ]
+    assert "<h1>Verifier " in market.text(f"/accounts/{arena.challenger.address}")
+
+
+def test_a_requester_s_own_money_is_no_earning(market: Market) -> None:
+    requester = market.json(f"/jobs/{LONG}/run")["requester"]
+    found = market.json(f"/accounts/{requester}")
+    run = market.json(f"/jobs/{LONG}/run")
+    assert int(found["money"]["escrowed"]) >= int(run["escrow"]) + int(run["deposit"]), "it is what it paid in"
+    assert int(found["gained"]) == sum(int(found["money"][kind]) for kind in ("slots", "merges", "witnessed", "won"))
+    assert int(found["earned"]) == int(found["gained"]) + int(found["money"]["returned"])
+
+
 def test_the_economy_adds_up(market: Market) -> None:
     found = market.json("/economy")
     for kind, total in found["totals"].items():
@@ -271,6 +311,9 @@ def _again(market: Market, seed: Any) -> None:
         from coordinator.models import NodeRow
 
         session.execute(delete(NodeRow).where(NodeRow.account.in_(market.made.workers)))
+        session.execute(delete(MentionRow).where(MentionRow.log_index >= 900))
+        for kind in (AccountRow, RoleRow, AccountFlowRow):
+            session.execute(delete(kind).where(kind.account.in_(market.made.workers)))
     seed()
 
 
@@ -301,6 +344,48 @@ def test_a_runs_numbers_are_those_of_its_claims(market: Market) -> None:
         assert f"/claims/{cell['id']}" in shown, "each cell is a claim"
 
 
+def test_a_buyer_finds_what_a_run_costs_and_how_to_have_it(market: Market) -> None:
+    run, shown = market.json(f"/jobs/{LONG}/run"), market.text(f"/runs/{LONG}")
+    assert int(run["held"]) == int(run["escrow"]) - int(run["paid"]) - int(run["refunded"])
+    assert run["seconds_to_go"] == (run["rounds"] - run["rounds_done"]) * 240, "at the pace of the latest rounds"
+    assert f"lockstep train pull {LONG[2:]} --out model --network http://testserver" in shown
+    assert pages.LOSS_IS in shown
+    for claim in run["training"]:
+        assert f"/accounts/{claim['worker']}" in shown
+        assert claim["state"] in ("joined", "committed")
+    assert run["training"], "somebody trains now"
+    done = market.json(f"/jobs/{market.made.job}/run")
+    assert done["seconds_to_go"] is None, "one round has no pace"
+
+
+def test_a_merge_that_holds_a_convicted_payload_is_marked(market: Market) -> None:
+    run, cells = market.json(f"/jobs/{LONG}/run"), market.json(f"/jobs/{LONG}/grid?count=100")["cells"]
+    convicted = {c["id"] for c in cells if c["state"] == "convicted"}
+    assert {found["claim"] for found in run["inside"]} == convicted != set()
+    assert {c["id"] for c in cells if c["holds_convicted"]} == {found["merge"] for found in run["inside"]}
+    shown = market.text(f"/runs/{LONG}")
+    assert 'id="inside"' in shown
+    first = run["inside"][0]
+    with market.made.database.session() as session:
+        row = session.get_one(RoundRow, (LONG, first["round"]))
+        before, row.mask = row.mask, str(int(row.mask or 0) & ~(1 << first["slot"]))
+    try:
+        inside = market.json(f"/jobs/{LONG}/run")["inside"]
+        assert inside == run["inside"][1:], "what the merge left out is in no weights"
+    finally:
+        with market.made.database.session() as session:
+            session.get_one(RoundRow, (LONG, first["round"])).mask = before
+
+
+def test_runs_are_compared_on_one_plot(market: Market) -> None:
+    shown = market.text(f"/compare?run={LONG}&run={market.made.job}&x=cost")
+    for job in (LONG, market.made.job):
+        assert f"/runs/{job}" in shown
+    assert 'class="line a"' in shown
+    assert market.client.get("/compare").status_code == 404
+    assert market.client.get("/compare?run=0x" + "12" * 32).status_code == 404
+
+
 def test_a_loss_is_shown_to_the_last_bit(market: Market) -> None:
     points = market.json(f"/jobs/{LONG}/losses")["losses"]
     with market.made.database.reading() as session:
@@ -318,7 +403,7 @@ def test_amounts_and_the_axis_of_cost_are_of_the_market_s_token(
 ) -> None:
     monkeypatch.setattr("lockstep.base.amounts._of_market", Currency("USDC", 6))
     shown = market.text(f"/runs/{LONG}?x=cost&before=19")
-    assert 'data-name="USDC paid" data-unit="1000000"' in shown
+    assert 'data-name="USDC paid for claims" data-unit="1000000"' in shown
     assert " USDC" in shown
     assert "LST" not in shown
 
@@ -502,7 +587,7 @@ def test_no_cell_of_a_csv_is_a_formula() -> None:
     assert table([]) == "\r\n"
 
 
-ABSENT = ("/runs/0x12", "/runs/0x" + "12" * 32, "/disputes/nonsense", "/workers/0x12", "/claims/0x" + "00" * 32,
+ABSENT = ("/runs/0x12", "/runs/0x" + "12" * 32, "/disputes/nonsense", "/accounts/0x12", "/claims/0x" + "00" * 32,
           f"/runs/{LONG}?x=nonsense", "/?cursor=nonsense")  # fmt: skip
 
 
@@ -540,7 +625,7 @@ def test_an_index_that_holds_nothing_has_pages(tmp_path: Any) -> None:
     empty = Seeded(Database(f"sqlite:///{tmp_path / 'i.sqlite'}"), open_store(f"dir://{tmp_path / 'store'}"), tmp_path)
     empty.database.migrate()
     with TestClient(create_app(empty.context()), raise_server_exceptions=False) as client:
-        for path in ("/", "/workers", "/disputes", "/economy", "/chain", "/status"):
+        for path in ("/", "/accounts", "/disputes", "/economy", "/chain", "/status"):
             assert client.get(path).status_code == 200, path
     empty.database.close()
 
