@@ -79,6 +79,8 @@ class EventRow(IndexTable):
     game: Mapped[str | None] = mapped_column(Hex32, index=True)
     """The game that the arguments name, if any."""
     args: Mapped[dict[str, Any]]
+    gas: Mapped[int | None]
+    """Gas that its transaction used, of a dispute's event."""
 
 
 class UndoRow(IndexTable):

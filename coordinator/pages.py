@@ -7,6 +7,7 @@ is escaped by the templates, and the Content-Security-Policy lets nothing run bu
 from __future__ import annotations
 
 import gzip
+import json
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
@@ -20,12 +21,13 @@ from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from coordinator import assets, drawing, problems, queries, views
+from coordinator import assets, chain_views, claim_views, drawing, problems, queries, views
+from coordinator import economy as money_views
 from coordinator.context import ApiContext, Ctx
 from coordinator.drawing import Cell, Series
 from coordinator.money import COMES, GOES, KINDS
 from coordinator.published import command
-from coordinator.roles import ANY, ROLES
+from coordinator.roles import ACCOUNT, ANY, ROLES
 from coordinator.schema import (
     Account,
     AccountOut,
@@ -38,12 +40,13 @@ from coordinator.schema import (
 from coordinator.views import LossAt, RoundAt
 from lockstep.base.amounts import market_currency, tokens
 from lockstep.base.naming import short
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.protocol.market.events import EVENTS
 from lockstep.protocol.types import MERGE_SLOT
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 """Nothing runs and nothing is styled but by our own files; strangers' blobs have another type, and are not sniffed."""
 HEADERS = {
@@ -55,6 +58,17 @@ COMPRESSED_BYTES = 1024
 ROUNDS_SHOWN = 30
 STATES = views.FINAL_FIRST
 AXES = {"step": "steps", "tokens": "tokens", "time": "hours since the first weights", "cost": "paid for claims"}
+HASHES = {
+    "commitment": "fixes the claim before others show theirs: the hash of what was revealed later",
+    "trace_root": "the root over the hashes of the state after every step: a dispute goes down this tree",
+    "out": "the hash of the payload's first part; of a merge, of the shared weights",
+    "out2": "the hash of what the worker keeps for its next round; of a merge, of the outer optimizer's state",
+}
+"""By field of a claim: what the hash is."""
+FILES = {
+    "trace_cid": "the hashes of the states, as a file",
+    "payload_cid": "what the slot gives to the merge; of a merge, the checkpoint",
+}
 FEW_RUNS = 5
 """The most other runs that a run's page offers to compare."""
 LOSS_IS = (
@@ -63,6 +77,8 @@ LOSS_IS = (
 )
 """The one definition of the loss on every page (lockstep.execution.losses)."""
 Axis = Literal["step", "tokens", "time", "cost"]
+EVENT_NAMES = sorted({name for _, name in EVENTS})
+Before = Annotated[str | None, Query(max_length=64)]
 Runs = Annotated[list[Bytes32], Query(min_length=1, max_length=6)]
 Cursor = Annotated[str | None, Query(max_length=queries.CURSOR_CHARACTERS)]
 Number = Annotated[int | None, Query(ge=0, le=1 << 32)]
@@ -153,9 +169,9 @@ def compare(request: Request, context: Ctx, run: Runs, x: Axis = "step") -> Resp
 @router.get("/claims/{claim}")
 def claim(request: Request, context: Ctx, claim: Bytes32) -> Response:
     """One claim: what was claimed, by whom, what became of it."""
-    found = queries.claim(context.database, claim)
+    found = claim_views.claim(context, claim, context.published.url_of(request))
     games = queries.games(context.database, 50, None, claim=claim).items
-    return _page(request, context, "claim.html", claim=found, games=games)
+    return _page(request, context, "claim.html", claim=found, games=games, hashes=HASHES, files=FILES)
 
 
 @router.get("/accounts")
@@ -204,14 +220,36 @@ def dispute(request: Request, context: Ctx, game: Bytes32) -> Response:
 @router.get("/economy")
 def economy(request: Request, context: Ctx) -> Response:
     """Escrowed, paid, slashed and burned over time."""
-    found = views.economy(context)
+    found = money_views.economy(context)
     return _page(request, context, "economy.html", economy=found, drawn=_flows(found), kinds=KINDS)
 
 
 @router.get("/chain")
-def chain(request: Request, context: Ctx) -> Response:
-    """The chain as far as it is indexed."""
-    return _page(request, context, "chain.html", chain=views.chain(context, 50))
+def chain(
+    request: Request, context: Ctx, before: Before = None, event: Before = None, account: Before = None
+) -> Response:  # fmt: skip
+    """The chain as far as it is indexed; an empty field of its form is none."""
+    if account and not ACCOUNT.fullmatch(account):
+        raise UsageError(f"{account!r} is no address", hint="an address is 0x and 40 hex digits")
+    found = chain_views.chain(context, 50, before or None, event or None, account or None)
+    return _page(
+        request, context, "chain.html", chain=found, event=event or "", account=account or "", events=EVENT_NAMES
+    )
+
+
+@router.get("/transactions/{tx}")
+def transaction(request: Request, context: Ctx, tx: Bytes32) -> Response:
+    """One transaction: its events with all that they say."""
+    return _page(request, context, "transaction.html", found=chain_views.transaction(context, tx))
+
+
+@router.get("/search")
+def search(request: Request, context: Ctx, q: Annotated[str, Query(max_length=80)] = "") -> Response:
+    """Leads to what an id or an address names; several are listed."""
+    found = chain_views.search(context, q)
+    if len(found) == 1:
+        return Response(status_code=303, headers={**HEADERS, "Location": found[0].path})
+    return _page(request, context, "search.html", found=found, q=q)
 
 
 @router.get("/status")
@@ -331,6 +369,10 @@ def _price(amount: int | str) -> str:
     return tokens(amount, 3)
 
 
+def _argument(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
@@ -364,9 +406,10 @@ def _environment() -> Environment:
         lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
     made.filters |= {
-        "short": short, "amount": _amount, "price": _price, "moment": _moment, "duration": _duration,
-        "percent": _percent, "value": _value, "few": _few, "slot": _slot, "digits": _digits, "dotted": _dotted,
-        "spark": drawing.sparkline, "word": drawing.word, "count": lambda n: "–" if n is None else f"{n:,}",
+        "short": short, "amount": _amount, "price": _price, "argument": _argument, "moment": _moment,
+        "duration": _duration, "percent": _percent, "value": _value, "few": _few, "slot": _slot, "digits": _digits,
+        "dotted": _dotted, "spark": drawing.sparkline, "word": drawing.word,
+        "count": lambda n: "–" if n is None else f"{n:,}",
     }  # fmt: skip
     made.globals |= {"asset": assets.url, "command": command}
     return made

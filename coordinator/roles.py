@@ -48,12 +48,13 @@ def _acted(session: Session, event: EventRow) -> None:
 
 @on_all
 def _mentioned(session: Session, event: EventRow) -> None:
-    for account in set(_accounts(event.args)) - {ZERO_ADDRESS}:
+    for account in set(accounts_in(event.args)) - {ZERO_ADDRESS}:
         session.add(MentionRow(account=account, block=event.block, log_index=event.log_index))
 
 
-def _accounts(value: Any) -> Iterator[str]:
+def accounts_in(value: Any) -> Iterator[str]:
+    """The accounts in an event's arguments, however deep."""
     if isinstance(value, str) and ACCOUNT.fullmatch(value):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _accounts(inner)
+        yield from accounts_in(inner)

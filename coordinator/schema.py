@@ -77,6 +77,19 @@ class ClaimOut(_Out):
     time: int
 
 
+class ClaimToldOut(ClaimOut):
+    """A claim with what its job, its round and its disputes say of it."""
+
+    steps: int | None = None
+    """Steps of training that it claims; null of a merge."""
+    rows: int | None = None
+    """Elements of the dataset behind them; null of a merge, and while the job's files cannot be had."""
+    seconds: int | None = None
+    """Chain seconds from the round's seed to the reveal; null before it."""
+    why: str | None = None
+    """One sentence on what became of it."""
+
+
 class RoundOut(_Out):
     """A round and its claims."""
 
@@ -135,6 +148,8 @@ class StatusOut(BaseModel):
     jobs: int
     claims: int
     games_open: int
+    online: dict[str, int]
+    """Accounts that an event of the last half hour of chain time names, by role; one may have several."""
     held: str | None
     """Transactions that wait for a lower fee, and why."""
 
@@ -457,8 +472,27 @@ class FlowOut(BaseModel):
     amount: str
 
 
+class PriceOut(BaseModel):
+    """What a run pays for compute."""
+
+    job: str
+    price: str
+    """Pay for 10^15 operations of a slot."""
+
+
 class EconomyOut(BaseModel):
     """All money of the market: totals, and hour by hour."""
+
+    prices: list[PriceOut]
+    """Of the latest runs whose files can be had."""
+    paid_hour: str
+    """Paid out of escrow in the last 24 hours of chain time, an hour of those since the market's first payment."""
+    workers: int
+    """Accounts with accepted or final claims of slots in that time."""
+    earned_hour: str
+    """The same, for each of these workers."""
+    slots: int
+    """Claims of slots in that time, whatever became of them."""
 
     totals: dict[str, str]
     staked: str
@@ -481,6 +515,31 @@ class EventOut(BaseModel):
     game: str | None
     tx: str
     args: dict[str, Any]
+    accounts: list[str]
+    """The accounts that it names."""
+    amount: str | None
+    """The amount that it reports, if it reports one."""
+    claim: str | None
+
+
+class TransactionOut(BaseModel):
+    """One transaction: the events of the contracts that it logged."""
+
+    tx: str
+    block: int
+    time: int
+    gas: int | None
+    """Gas that it used; null where the index has not read it: it reads that of disputes alone."""
+    events: list[EventOut]
+
+
+class FoundOut(BaseModel):
+    """What an id or an address, or the beginning of one, names."""
+
+    kind: Literal["run", "claim", "dispute", "account", "transaction"]
+    id: str
+    path: str
+    """Its page."""
 
 
 class ChainOut(BaseModel):
@@ -494,6 +553,8 @@ class ChainOut(BaseModel):
     unreadable: int
     unprojected: int
     events: list[EventOut]
+    next: str | None = None
+    """The value for `before` of the page of older events."""
 
 
 class OpOut(BaseModel):
@@ -525,6 +586,8 @@ class MoveOut(BaseModel):
     transaction: str
     challenger_seconds: int
     defender_seconds: int
+    gas: int | None
+    """Gas of its transaction; null where the index was made before it read gas."""
 
 
 class RangeOut(BaseModel):
@@ -580,6 +643,9 @@ class DisputeOut(BaseModel):
     deadline: int | None
     seconds_left: ClocksOut
     moves: list[MoveOut]
+    transactions: int
+    gas_total: int | None
+    """Gas of all its transactions."""
     tree: RangeOut
     money: list[PaymentOut]
     check: str

@@ -19,7 +19,6 @@ from coordinator.models import (
     ClaimRow,
     CursorRow,
     EventRow,
-    FlowRow,
     GameRow,
     JobRow,
     LockRow,
@@ -35,13 +34,9 @@ from coordinator.roles import ANY, ROLES
 from coordinator.schema import (
     AccountOut,
     CellOut,
-    ChainOut,
     ClaimOut,
     CurveOut,
     DisputeOut,
-    EconomyOut,
-    EventOut,
-    FlowOut,
     GridOut,
     InsideOut,
     LockOut,
@@ -54,7 +49,6 @@ from coordinator.schema import (
     TimelineOut,
     TrainingOut,
 )
-from coordinator.stream import position_of
 from lockstep.execution.rates import price_of
 from lockstep.protocol.errors import NotFoundError
 from lockstep.protocol.types import MERGE_SLOT, Seconds, Wei
@@ -84,8 +78,6 @@ PACED_ROUNDS = 20
 """The latest rounds, whose pace is taken for that of the next."""
 RECENT = 20
 LOCKS = 100
-EVENT_BYTES = 4096
-"""The most bytes of an event's arguments that are sent; longer ones, such as a leaf, are on chain."""
 
 
 # -- runs -----------------------------------------------------------------------------------------------
@@ -438,7 +430,7 @@ def _account(session: Session, name: str, *, short: bool) -> AccountOut:
         .where(ClaimRow.worker == name)
         .group_by(ClaimRow.state, ClaimRow.paid)
     ):
-        states[_reason(state, amount)] += n
+        states[reason_of(state, amount)] += n
     recent: list[ClaimOut] = []
     locks: list[LockOut] = []
     if not short:
@@ -458,7 +450,8 @@ def _account(session: Session, name: str, *, short: bool) -> AccountOut:
     )  # fmt: skip
 
 
-def _reason(state: str, paid: str) -> str:
+def reason_of(state: str, paid: str) -> str:
+    """The code of REASONS for a claim in a state, with its pay."""
     known = {"joined": "training", "committed": "training", "revealed": "pending", "accepted": "pending",
              "merged": "pending", "void": "round_void"}  # fmt: skip
     if state == "final":
@@ -493,52 +486,6 @@ def _last_of_period(session: Session, job: JobRow, number: RoundRow) -> RoundRow
         .order_by(RoundRow.number.desc())
     )
     return session.scalars(later.limit(1)).first() or number
-
-
-# -- the market -----------------------------------------------------------------------------------------
-
-
-def economy(context: ApiContext) -> EconomyOut:
-    """All money that ever moved, and what is staked now."""
-    with context.database.reading() as session:
-        rows = session.scalars(select(FlowRow).order_by(FlowRow.hour, FlowRow.kind)).all()
-        totals: dict[str, int] = defaultdict(int)
-        for row in rows:
-            totals[row.kind] += int(row.amount)
-        free = sum(int(amount) for amount in session.scalars(select(AccountRow.free)))
-        locked = sum(int(amount) for amount in session.scalars(select(AccountRow.locked)))
-        return EconomyOut(
-            totals={kind: str(amount) for kind, amount in totals.items()}, staked=str(free + locked),
-            locked=str(locked),
-            hours=[FlowOut(hour=row.hour, kind=row.kind, amount=row.amount) for row in rows],
-        )  # fmt: skip
-
-
-def chain(context: ApiContext, limit: int) -> ChainOut:
-    """The chain as far as it is indexed, with its latest events, newest first."""
-    with context.database.reading() as session:
-        cursor = session.get(CursorRow, 1)
-        rows = session.scalars(
-            select(EventRow).order_by(EventRow.block.desc(), EventRow.log_index.desc()).limit(limit)
-        ).all()
-        return ChainOut(
-            chain_id=cursor.chain_id if cursor else None, market=cursor.market if cursor else None,
-            block=cursor.block if cursor else None, head=cursor.head if cursor else None,
-            time=cursor.time if cursor else None, unreadable=cursor.unreadable if cursor else 0,
-            unprojected=cursor.unprojected if cursor else 0, events=[event_of(row) for row in rows],
-        )  # fmt: skip
-
-
-def event_of(row: EventRow) -> EventOut:
-    """Returns an event in the form of the stream and the chain's page."""
-    return EventOut(
-        id=str(position_of(row)), block=row.block, index=row.log_index, time=row.time, contract=row.contract,
-        name=row.name, job=row.job, game=row.game, tx=row.tx, args=_cut(row.args),
-    )  # fmt: skip
-
-
-def _cut(args: dict[str, Any]) -> dict[str, Any]:
-    return {name: value[:EVENT_BYTES] if isinstance(value, str) else value for name, value in args.items()}
 
 
 # -- disputes -------------------------------------------------------------------------------------------

@@ -54,8 +54,24 @@ class Site:
             "verifiers": "/accounts?role=verifier", "verifier": f"/accounts/{court.arena.challenger.address}",
             "worker": f"/accounts/{court.arena.worker.address}", "worker-of-many": f"/accounts/{self.made.workers[0]}",
             "disputes": "/disputes", **games, "claim": f"/claims/{self.claim}", "economy": "/economy",
-            "chain": "/chain", "status": "/status", "absent": "/runs/0x" + "12" * 32,
+            "chain": "/chain", "transaction": self.transaction, "search": "/search?q=0x0000",
+            "convicted": f"/claims/{self.convicted}", "status": "/status", "absent": "/runs/0x" + "12" * 32,
         }  # fmt: skip
+
+    @property
+    def game(self) -> dict[str, Any]:
+        """The game that the contract decided by a number."""
+        return dict(httpx2.get(f"{self.url}/api/v1/games/{self.made.games['fraud']}").json())
+
+    @property
+    def transaction(self) -> str:
+        """The page of its last transaction."""
+        return f"/transactions/{self.game['moves'][-1]['transaction']}"
+
+    @property
+    def convicted(self) -> str:
+        """The claim that it was about."""
+        return str(self.game["claim"])
 
     @property
     def claim(self) -> str:

@@ -11,6 +11,8 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
+    with op.batch_alter_table("events") as batch_op:
+        batch_op.add_column(sa.Column("gas", sa.BigInteger(), nullable=True))
     op.create_index(op.f("ix_events_tx"), "events", ["tx"])
     op.create_table(
         "account_flows",
@@ -47,3 +49,5 @@ def downgrade() -> None:
     for table in ("audits", "mentions", "roles", "account_flows"):
         op.drop_table(table)
     op.drop_index(op.f("ix_events_tx"), table_name="events")
+    with op.batch_alter_table("events") as batch_op:
+        batch_op.drop_column("gas")

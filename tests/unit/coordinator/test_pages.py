@@ -20,8 +20,8 @@ from coordinator.api import create_app
 from coordinator.db import alembic_config
 from coordinator.descriptions import Descriptions
 from coordinator.exports import table
+from coordinator.folds import rebuild
 from coordinator.models import (
-    AccountFlowRow,
     AccountRow,
     ClaimRow,
     CursorRow,
@@ -29,8 +29,6 @@ from coordinator.models import (
     FlowRow,
     LockRow,
     LossRow,
-    MentionRow,
-    RoleRow,
     RoundRow,
 )
 from coordinator.projections import claim_id_hex
@@ -64,6 +62,12 @@ class Market:
         return answer.text
 
     @property
+    def transaction(self) -> str:
+        """The page of a game's last transaction."""
+        game = self.json(f"/games/{self.made.games['fraud']}")
+        return f"/transactions/{game['moves'][-1]['transaction']}"
+
+    @property
     def paths(self) -> list[str]:
         """Every kind of page."""
         claim = self.json(f"/jobs/{LONG}/grid")["cells"][0]["id"]
@@ -72,7 +76,8 @@ class Market:
         return ["/", f"/compare?run={LONG}&run={self.made.job}", f"/runs/{LONG}",
                 f"/runs/{self.made.job}", f"/runs/{LONG}?x=tokens&before=20", f"/claims/{claim}",
                 "/accounts", "/accounts?role=verifier", f"/accounts/{worker}", f"/accounts/{self.made.workers[0]}",
-                "/disputes", *games, "/economy", "/chain", "/status"]  # fmt: skip
+                "/disputes", *games, "/economy", "/chain", "/chain?event=Paid", self.transaction, "/search?q=0x0000",
+                "/status"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +105,10 @@ class Checked(HTMLParser):
         self.faults += [f"{tag} {v}" for v in given.values() if (v or "").strip().lower().startswith("javascript:")]
         if tag == "script" and not (given.get("src") or "").startswith("/static/"):
             self.faults.append("an inline script")
-        if tag in ("iframe", "object", "embed", "form", "base", "style"):
+        if tag in ("iframe", "object", "embed", "base", "style"):
             self.faults.append(tag)
+        if tag == "form" and (given.get("method"), (given.get("action") or "x")[0]) != ("get", "/"):
+            self.faults.append("a form that sends")
         if tag == "svg" and "aria-label" not in given and "aria-hidden" not in given:
             self.faults.append("a picture without a name")
         if tag in ("h1", "h2", "h3"):
@@ -165,9 +172,13 @@ def test_a_dispute_is_what_the_chain_says_of_it(market: Market) -> None:
         if ours["mover"] is not None:
             assert ours["seconds_left"] == told["seconds_left"], verdict
         for mine, theirs in zip(ours["moves"], told["moves"], strict=True):
-            assert {k: mine[k] for k in ("move", "by", "shows", "block", "time", "transaction")} == {
-                k: theirs[k] for k in ("move", "by", "shows", "block", "time", "transaction")
-            }
+            same = ("move", "by", "shows", "block", "time", "transaction", "gas")
+            assert {k: mine[k] for k in same} == {k: theirs[k] for k in same}
+        assert {k: ours[k] for k in ("transactions", "gas_total")} == {
+            k: told[k] for k in ("transactions", "gas_total")
+        }
+        [listed] = [g for g in market.json("/games")["items"] if g["id"] == game]
+        assert listed["moves"] == len(told["moves"]), "a list counts moves as the dispute does"
         assert ours["money"] == told["money"], verdict
         if told["op"] is not None:
             assert {k: ours["op"][k] for k in ("index", "kind", "name")} == told["op"], "its module path, too"
@@ -287,6 +298,7 @@ def test_an_index_of_an_older_schema_is_folded_anew(market: Market) -> None:
         kept = {kind: session.scalars(select(kind)).all() for kind in (ClaimRow, LossRow)}
         claims = [row for row in kept[ClaimRow] if row.job == LONG]
         assert claims, "rows of no event, which a fold does not bring back"
+        gas = {(e.block, e.log_index): e.gas for e in session.scalars(select(EventRow)) if e.gas is not None}
     assert before
     command.downgrade(alembic_config(database.url), "0005")
     with database.engine.connect() as connection:
@@ -294,6 +306,12 @@ def test_an_index_of_an_older_schema_is_folded_anew(market: Market) -> None:
     assert not names & {kind.__tablename__ for kind in tables}
     database.migrate()
     assert rows() == before
+    unknown = market.json(f"/games/{market.made.games['fraud']}")
+    assert [move["gas"] for move in unknown["moves"]] == [None] * len(games["moves"]), "gas is read from the chain"
+    assert unknown["gas_total"] is None
+    with database.session() as session:
+        for place, used in gas.items():
+            session.get_one(EventRow, place).gas = used
     assert market.json(f"/games/{market.made.games['fraud']}") == games, "events know their games again"
     # What was no event's is put back for the other tests.
     from tests.support.pages import _long_run
@@ -305,16 +323,126 @@ def _again(market: Market, seed: Any) -> None:
     with market.made.database.session() as session:
         session.execute(delete(EventRow).where(EventRow.log_index >= 900))
         session.execute(delete(LossRow))
-        from coordinator.models import JobRow
-
-        session.execute(delete(JobRow).where(JobRow.id == LONG))
-        from coordinator.models import NodeRow
-
-        session.execute(delete(NodeRow).where(NodeRow.account.in_(market.made.workers)))
-        session.execute(delete(MentionRow).where(MentionRow.log_index >= 900))
-        for kind in (AccountRow, RoleRow, AccountFlowRow):
-            session.execute(delete(kind).where(kind.account.in_(market.made.workers)))
+        assert rebuild(session) == 0
     seed()
+
+
+def test_one_sum_is_one_number_on_every_page(market: Market) -> None:
+    run = market.json(f"/jobs/{LONG}/run")
+    paid, escrow = pages._amount(run["paid"]), pages._amount(run["escrow"])
+    assert run["paid"] == market.json(f"/jobs/{LONG}")["paid"]
+    assert run["paid"] == str(sum(int(p["paid"]) for p in market.json(f"/jobs/{LONG}/timeline")["rounds"]))
+    everything = market.json("/runs")["items"]
+    totals = market.json("/economy")["totals"]
+    assert int(totals["paid"]) == sum(int(r["paid"]) for r in everything)
+    assert int(totals["escrowed"]) == sum(int(r["escrow"]) for r in everything)
+    assert int(totals.get("refunded", 0)) == sum(int(r["refunded"]) for r in everything)
+    accounts = market.json("/accounts?limit=50")["items"]
+    assert sum(int(a["paid"]) for a in accounts) == int(totals["paid"]), "what runs paid is what accounts were paid"
+    assert sum(int(a["money"]["escrowed"]) for a in accounts) == int(totals["escrowed"]) + int(totals["lent"])
+    for path in (f"/runs/{LONG}", f"/compare?run={LONG}", "/"):
+        assert paid in market.text(path), path
+    assert escrow in market.text(f"/runs/{LONG}")
+    shown = market.text("/economy")
+    for kind in ("paid", "escrowed"):
+        assert pages._amount(totals[kind]) in shown
+
+
+def test_an_hour_s_pay_is_shared_by_its_workers(market: Market) -> None:
+    found = market.json("/economy")
+    assert found["workers"] == len(market.made.workers)
+    assert int(found["earned_hour"]) == int(found["paid_hour"]) // found["workers"]
+    assert {p["job"]: p["price"] for p in found["prices"]}[LONG] == market.json(f"/jobs/{LONG}/run")["operations_price"]
+
+
+# -- the chain ------------------------------------------------------------------------------------------
+
+
+def test_events_are_filtered_and_come_in_pages(market: Market) -> None:
+    worker = market.made.workers[0]
+    every = market.json("/chain?limit=200")["events"]
+    assert {e["name"] for e in market.json("/chain?event=Deposited")["events"]} == {"Deposited"}
+    of_worker = market.json(f"/chain?limit=200&account={worker.lower()}")["events"]
+    assert of_worker
+    assert all(worker in e["accounts"] for e in of_worker)
+    paged, before = [], ""
+    while len(paged) < len(every):
+        found = market.json(f"/chain?limit=30{before}")
+        paged += found["events"]
+        if found["next"] is None:
+            break
+        before = f"&before={found['next']}"
+    assert paged[: len(every)] == every
+    shown = market.text(f"/chain?event=Deposited&account={worker}")
+    assert f"/accounts/{worker}" in shown
+    assert pages._amount(60 * 10**18) in shown
+    assert market.client.get("/chain?account=0x12").status_code == 400
+    assert market.client.get("/api/v1/chain?before=1").status_code == 400
+
+
+def test_a_transaction_has_all_its_events(market: Market) -> None:
+    path = market.transaction
+    found = market.json(path)
+    names = [e["name"] for e in found["events"]]
+    assert {"Slashed", "Convicted", "Resolved"} <= set(names)
+    moves = market.json(f"/games/{market.made.games['fraud']}")["moves"]
+    assert found["gas"] == moves[-1]["gas"] > 0
+    shown = market.text(path)
+    assert all(f">{name} <" in shown for name in names)
+    assert market.client.get("/api/v1/transactions/0x" + "12" * 32).status_code == 404
+
+
+def test_an_id_or_its_beginning_leads_to_its_page(market: Market) -> None:
+    claim = market.json(f"/jobs/{LONG}/grid")["cells"][0]["id"]
+    named = {
+        "run": LONG, "claim": claim, "dispute": market.made.games["fraud"], "account": market.made.workers[0],
+        "transaction": market.transaction.rpartition("/")[2],
+    }  # fmt: skip
+    for kind, name in named.items():
+        for text in (name, name[:14].lower(), name[2:14].upper()):
+            assert [(f["kind"], f["id"]) for f in market.json(f"/search?q={text}")] == [(kind, name)], text
+            answer = market.client.get(f"/search?q={text}", follow_redirects=False)
+            assert answer.status_code == 303
+            assert market.client.get(answer.headers["location"]).status_code == 200
+    for text in ("", "0x1", "zzzz", "%25%25%25%25"):
+        assert market.client.get(f"/api/v1/search?q={text}").status_code == 400, text
+    assert market.json("/search?q=" + "9" * 64) == []
+    assert "Nothing begins with" in market.text("/search?q=" + "9" * 64)
+
+
+def test_who_is_online_is_of_the_last_half_hour(market: Market) -> None:
+    assert market.json("/status")["online"]["verifier"] == 1
+    with market.made.database.session() as session:
+        cursor = session.get_one(CursorRow, 1)
+        before, cursor.time = cursor.time, cursor.time + 10 * 86_400
+    try:
+        assert market.json("/status")["online"] == {}
+        assert "nobody" in market.text("/status")
+    finally:
+        with market.made.database.session() as session:
+            session.get_one(CursorRow, 1).time = before
+
+
+# -- claims ---------------------------------------------------------------------------------------------
+
+
+def test_a_claim_says_why_it_was_convicted(market: Market) -> None:
+    game = market.json(f"/games/{market.made.games['fraud']}")
+    told = market.json(f"/claims/{game['claim']}")
+    assert told["why"].startswith(
+        f"step {game['step']}, op {game['op']['index']} ({game['op']['name']}), element 300: "
+    )
+    assert f"claimed {game['claimed_value']:.9g}, the contract computed {game['contract_value']:.9g}" in told["why"]
+    shown = market.text(f"/claims/{game['claim']}")
+    assert told["why"][1:].split(" (")[0] in shown
+    assert pages.HASHES["trace_root"] in shown
+    silent = market.json(f"/claims/{market.json('/games/' + market.made.games['timeout'])['claim']}")
+    assert "did not answer" in silent["why"]
+    job = market.json(f"/jobs/{market.made.job}/run")
+    assert (told["steps"], told["rows"]) == (
+        job["inner_steps"], job["inner_steps"] * job["description"]["tokens_per_step"],
+    )  # fmt: skip
+    assert told["seconds"] > 0
 
 
 # -- runs -----------------------------------------------------------------------------------------------
@@ -550,9 +678,9 @@ def test_postgresql_has_the_same_pages(market: Market, postgres: str, tmp_path: 
         games = {verdict: other.json(f"/games/{game}") for verdict, game in made.games.items()}
         command.downgrade(alembic_config(made.database.url), "0005")
         made.database.migrate()
-        assert {verdict: other.json(f"/games/{game}") for verdict, game in made.games.items()} == games, (
-            "events know their games again"
-        )
+        for verdict, game in made.games.items():
+            again = other.json(f"/games/{game}")
+            assert again["tree"] == games[verdict]["tree"], "events know their games again"
     made.court.arena.stop()  # type: ignore[union-attr]
     made.database.close()
 
