@@ -366,7 +366,7 @@ class Bar:
 
     name: str
     begin: float
-    """Where it begins, as a share of the width."""
+    """The place of its left end, as a share of the width."""
     share: float
     shown: str
     kind: str

@@ -60,9 +60,9 @@ STATES = views.FINAL_FIRST
 AXES = {"step": "steps", "tokens": "tokens", "time": "hours since the first weights", "cost": "paid for claims"}
 HASHES = {
     "commitment": "fixes the claim before others show theirs: the hash of what was revealed later",
-    "trace_root": "the root over the hashes of the state after every step: a dispute goes down this tree",
-    "out": "the hash of the payload's first part; of a merge, of the shared weights",
-    "out2": "the hash of what the worker keeps for its next round; of a merge, of the outer optimizer's state",
+    "trace_root": "the root over the hashes of the state after each step: a dispute goes down this tree",
+    "out": "the root of the payload; of a merge, of the shared weights",
+    "out2": "the root of the moments that its worker carries on; of a merge, of the outer optimizer's state",
 }
 """By field of a claim: what the hash is."""
 FILES = {
@@ -77,6 +77,11 @@ LOSS_IS = (
 )
 """The one definition of the loss on every page (lockstep.execution.losses)."""
 Axis = Literal["step", "tokens", "time", "cost"]
+AMOUNTS = frozenset(
+    ("amount", "escrow", "deposit", "refunded", "returned", "paid", "burned", "owed", "to_challenger", "to_requester",
+     "to_defender")
+)  # fmt: skip
+"""The arguments of events that are amounts of the token."""
 EVENT_NAMES = sorted({name for _, name in EVENTS})
 Before = Annotated[str | None, Query(max_length=64)]
 Runs = Annotated[list[Bytes32], Query(min_length=1, max_length=6)]
@@ -240,7 +245,8 @@ def chain(
 @router.get("/transactions/{tx}")
 def transaction(request: Request, context: Ctx, tx: Bytes32) -> Response:
     """One transaction: its events with all that they say."""
-    return _page(request, context, "transaction.html", found=chain_views.transaction(context, tx))
+    found = chain_views.transaction(context, tx)
+    return _page(request, context, "transaction.html", found=found, amounts=AMOUNTS)
 
 
 @router.get("/search")

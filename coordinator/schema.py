@@ -337,7 +337,7 @@ class RunOut(BaseModel):
     """Chain seconds until the last round, at the pace of the latest rounds; null of a run that does not go on, or has
     begun fewer than two rounds."""
     training: list[TrainingOut]
-    """Who trains now."""
+    """Slots that are trained now."""
     inside: list[InsideOut]
     """Convicted payloads in the weights."""
     waits: str | None
@@ -473,7 +473,7 @@ class FlowOut(BaseModel):
 
 
 class PriceOut(BaseModel):
-    """What a run pays for compute."""
+    """The price of compute in a run."""
 
     job: str
     price: str
@@ -484,7 +484,7 @@ class EconomyOut(BaseModel):
     """All money of the market: totals, and hour by hour."""
 
     prices: list[PriceOut]
-    """Of the latest runs whose files can be had."""
+    """The prices of the latest runs whose files can be had."""
     paid_hour: str
     """Paid out of escrow in the last 24 hours of chain time, an hour of those since the market's first payment."""
     workers: int
@@ -534,7 +534,7 @@ class TransactionOut(BaseModel):
 
 
 class FoundOut(BaseModel):
-    """What an id or an address, or the beginning of one, names."""
+    """A thing that an id or an address, or the beginning of one, names."""
 
     kind: Literal["run", "claim", "dispute", "account", "transaction"]
     id: str
