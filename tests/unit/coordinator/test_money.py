@@ -25,12 +25,12 @@ def test_money_is_what_the_contracts_keep(database: Database, seed: int) -> None
     assert take(database, told, told[-1].block) == 0
     with database.reading() as session:
         flows: Counter[str] = Counter()
-        for row in session.scalars(select(FlowRow)):
-            flows[row.kind] += int(row.amount)
+        for flow in session.scalars(select(FlowRow)):
+            flows[flow.kind] += int(flow.amount)
         jobs = {row.id: row for row in session.scalars(select(JobRow))}
         for job, stored in state.jobs.items():
-            row = jobs["0x" + job.hex()]
-            assert (int(row.paid), int(row.refunded)) == (stored.paid, stored.refunded), stored.status
+            told_of = jobs["0x" + job.hex()]
+            assert (int(told_of.paid), int(told_of.refunded)) == (stored.paid, stored.refunded), stored.status
         assert flows["escrowed"] == sum(job.escrow for job in state.jobs.values())
         assert flows["paid"] == sum(job.paid for job in state.jobs.values())
         assert flows["refunded"] == sum(job.refunded for job in state.jobs.values())
