@@ -17,6 +17,8 @@ from starlette.types import Send
 from coordinator import (
     announcements,
     assets,
+    chain_views,
+    claim_views,
     document,
     exports,
     metrics,
@@ -27,22 +29,26 @@ from coordinator import (
     stream,
     views,
 )
+from coordinator import economy as money_views
 from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
 from coordinator.context import ApiContext, Ctx
 from coordinator.models import CursorRow
 from coordinator.projections import LARGEST_INTEGER
+from coordinator.roles import ANY
 from coordinator.schema import (
     Account,
     AccountOut,
+    AccountRole,
     BlobOut,
     Bytes32,
     ChainOut,
     ClaimAccepted,
     ClaimIn,
-    ClaimOut,
+    ClaimToldOut,
     CurveOut,
     DisputeOut,
     EconomyOut,
+    FoundOut,
     GameOut,
     GridOut,
     JobOut,
@@ -56,6 +62,7 @@ from coordinator.schema import (
     SignedPage,
     StatusOut,
     TimelineOut,
+    TransactionOut,
 )
 from lockstep.protocol.errors import LockstepError, TryLater, UsageError
 from lockstep.protocol.types import Cid
@@ -70,6 +77,7 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 Number = Annotated[int, Query(ge=0, le=LARGEST_INTEGER)]
 FewRounds = Annotated[int, Query(ge=1, le=100)]
 FewRuns = Annotated[int, Query(ge=1, le=50)]
+EventName = Annotated[str | None, Query(max_length=48)]
 Format = Annotated[Literal["json", "csv"], Query(alias="format", description="`csv`: the rows of the plot alone.")]
 Raw = Annotated[Literal["raw"] | None, Query(alias="format", description="`raw`: the block itself.")]
 Small = Annotated[SignedRequest, Depends(signed(lambda _: SMALL_BODY_BYTES))]
@@ -156,9 +164,9 @@ def rounds(context: Ctx, job: Bytes32, limit: FewRounds = 20, cursor: str | None
 
 
 @public.get("/claims/{claim}", responses=ABSENT)
-def claim(context: Ctx, claim: Bytes32) -> ClaimOut:
+def claim(request: Request, context: Ctx, claim: Bytes32) -> ClaimToldOut:
     """One claim. Before its reveal is indexed, its CIDs are those that its worker announced."""
-    return queries.claim(context.database, claim)
+    return claim_views.claim(context, claim, context.published.url_of(request))
 
 
 @public.get("/signed", responses=document.problems(422))
@@ -232,6 +240,12 @@ def game(request: Request, context: Ctx, game: Bytes32, form: Format = "json") -
     return exports.answer(views.dispute(context, game, context.published.url_of(request)), "moves", form)
 
 
+@public.get("/accounts", responses=PAGED)
+def accounts(context: Ctx, limit: FewRuns = 20, cursor: str | None = None, role: AccountRole = ANY) -> Page[AccountOut]:
+    """Accounts that have acted in a role, or in any, the latest to begin first; without their locks and claims."""
+    return views.accounts(context, limit, cursor, role)
+
+
 @public.get("/accounts/{account}", responses=ABSENT | exports.CSV)
 def account(context: Ctx, account: Account, form: Format = "json") -> AccountOut:
     """One account: stake, earnings, what became of its claims, what is at stake until when. As CSV: the reasons."""
@@ -241,13 +255,28 @@ def account(context: Ctx, account: Account, form: Format = "json") -> AccountOut
 @public.get("/economy", responses=document.problems(422) | exports.CSV)
 def economy(context: Ctx, form: Format = "json") -> EconomyOut:
     """All money of the market: totals, and hour by hour of chain time."""
-    return exports.answer(views.economy(context), "hours", form)
+    return exports.answer(money_views.economy(context), "hours", form)
 
 
-@public.get("/chain", responses=document.problems(422) | exports.CSV)
-def chain(context: Ctx, limit: Limit = 50, form: Format = "json") -> ChainOut:
-    """The chain as far as it is indexed, with its latest events."""
-    return exports.answer(views.chain(context, limit), "events", form)
+@public.get("/chain", responses=document.problems(400, 422) | exports.CSV)
+def chain(
+    context: Ctx, limit: Limit = 50, before: str | None = None, event: EventName = None,
+    account: Account | None = None, form: Format = "json",
+) -> ChainOut:  # fmt: skip
+    """The chain as far as it is indexed, with its latest events: all, those of one name, those that name an account."""
+    return exports.answer(chain_views.chain(context, limit, before, event, account), "events", form)
+
+
+@public.get("/transactions/{tx}", responses=ABSENT)
+def transaction(context: Ctx, tx: Bytes32) -> TransactionOut:
+    """One transaction: the events of the contracts that it logged."""
+    return chain_views.transaction(context, tx)
+
+
+@public.get("/search", responses=PAGED)
+def search(context: Ctx, q: Annotated[str, Query(max_length=80)]) -> list[FoundOut]:
+    """Runs, claims, disputes, transactions and accounts whose ids begin with these hex digits, four or more."""
+    return chain_views.search(context, q)
 
 
 # -- signed ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from coordinator import money, projections  # noqa: F401 - what they fold
+from coordinator import money, projections, roles  # noqa: F401 - what they fold
 from coordinator.folds import rebuild
 from lockstep.protocol.errors import DoctorError, TryLater, UsageError
 
@@ -23,7 +23,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 20
 """The longest that a SQLite writer waits for another."""
 CONNECT_SECONDS = 10
-REFOLD = "0006"
+REFOLD = "0008"
 """The last revision that added a projection: an older index is folded again after its migration."""
 WRITERS = 0x4C4F434B53544550
 """The number of PostgreSQL's advisory lock that a writing transaction holds."""

@@ -19,6 +19,7 @@ import structlog
 from coordinator.disputes import ENCODE, MERGE, STEP, NamedOp, role_of
 from coordinator.models import JobRow, unhex
 from coordinator.schema import DescriptionOut
+from lockstep.execution.rates import work_of
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage import ContentStore, cid_of_digest, load_manifest
@@ -86,7 +87,7 @@ class Descriptions:
         drawn = sum(op.header.elements for op in step.ops if op.kind == Kind.DRAW)
         return DescriptionOut(
             model=_words(spec.model), strategy=_words(spec.strategy), arithmetic=_words(spec.arithmetic) or "float32",
-            tokens_per_step=drawn, rows=self._rows(spec),
+            tokens_per_step=drawn, rows=self._rows(spec), operations_per_step=work_of(step).operations,
         )  # fmt: skip
 
     def _rows(self, spec: JobSpec) -> str | None:

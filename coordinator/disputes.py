@@ -54,6 +54,8 @@ class Log:
     """The game's state after each event; None if it was over."""
     times: dict[bytes, int]
     """By transaction: chain seconds."""
+    gas: dict[bytes, int | None]
+    """By transaction."""
 
     @property
     def events(self) -> list[GameEvent]:
@@ -100,7 +102,9 @@ def read_log(session: Session, row: GameRow) -> Log | None:
     if claim is None or job is None or not any(isinstance(e.event, moves.Opened) for e, _ in found):
         return None
     entries, standings = zip(*found, strict=True)
-    return Log(row, claim, job, entries, standings, {unhex(e.tx): e.time for e in stored})
+    return Log(
+        row, claim, job, entries, standings, {unhex(e.tx): e.time for e in stored}, {unhex(e.tx): e.gas for e in stored}
+    )
 
 
 def _entry(row: EventRow) -> tuple[LoggedEvent, Game | None] | None:
@@ -204,7 +208,9 @@ def told(session: Session, log: Log, named: NamedOp | None, now: Seconds, url: s
         "mover": None if mover is None else mover.value,
         "deadline": deadline,
         "seconds_left": left,
-        "moves": [_move(step) for step in steps],
+        "moves": [{**_move(step), "gas": log.gas[step.move.transaction]} for step in steps],
+        "transactions": len(log.gas),
+        "gas_total": None if None in log.gas.values() else sum(gas or 0 for gas in log.gas.values()),
         "tree": tree,
         "money": [payment.to_dict() for payment in _money(session, log)],
         "check": command(_check(log, place), url),

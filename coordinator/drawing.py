@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup, escape
 
-WIDTH, HEIGHT = 720, 260
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 24, 34
+RIGHT, TOP, BOTTOM = 16, 24, 34
 CELL, GAP = 13, 2
-LARGE_CELL, FEW_COLUMNS = 24, 16
+LARGE_CELL, FEW_COLUMNS = 24, 10
 """The width and height of a cell where the rounds are few."""
+BLOCK_COLUMNS = 15
+"""The most columns of a block of cells: a narrow screen shows the blocks one below the other."""
 ROW, DROP = 22, 10
 BARS, LABELS, NARROW, WORDS = 560, 500, 350, 18
 """The width of the bisection's bars and of the words beside them; of narrow bars, and the height of words above."""
@@ -28,8 +29,26 @@ LETTER = 7.6
 """The width of a letter of a label."""
 LEAST = 10
 """The least width of a part of a bar."""
+Range = tuple[float, float]
 GLYPHS = {"convicted": "×", "absent": "–", "excluded": "o", "void": "·"}
 """The marks on cells beside their colour."""
+HOLDS_CONVICTED = "!"
+"""The mark on a merge that holds a convicted payload."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The size of a chart: a page has both, and its stylesheet shows the one that fits the screen."""
+
+    name: str
+    width: int
+    height: int
+    left: int
+    """The room for the numbers of the y axis."""
+    most_ticks: int
+
+
+FRAMES = (Frame("wide", 720, 260, 64, 5), Frame("narrow", 330, 240, 56, 3))
 
 
 @dataclass(frozen=True)
@@ -43,6 +62,18 @@ class Series:
     """a to f: its class."""
 
 
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a chart."""
+
+    x_name: str
+    y_name: str
+    xs: Range
+    ys: Range
+    shown: Callable[[float], str]
+    """Formats a number of the x axis."""
+
+
 def chart(
     title: str, series: Sequence[Series], x_name: str, y_name: str, shown: Callable[[float], str] = str
 ) -> Markup:  # fmt: skip
@@ -51,29 +82,37 @@ def chart(
     if not known:
         return Markup('<p class="empty">{}: nothing to draw yet.</p>').format(title)
     xs, ys = _range([p[0] for p in known]), _range([p[1] for p in known])
-    parts = [Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, title)]
-    for value in ticks(*ys):
-        y = _place(value, ys, HEIGHT - BOTTOM, TOP)
+    axes = Axes(x_name, y_name, xs, ys, shown)
+    return Markup("").join(_chart(frame, title, series, axes) for frame in FRAMES)
+
+
+def _chart(frame: Frame, title: str, series: Sequence[Series], axes: Axes) -> Markup:
+    right, bottom = frame.width - RIGHT, frame.height - BOTTOM
+    head = '<svg class="chart {}" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+    parts = [Markup(head).format(frame.name, frame.width, frame.height, title)]
+    for value in ticks(*axes.ys):
+        y = _place(value, axes.ys, bottom, TOP)
         parts.append(Markup('<line class="rule" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
-            LEFT, WIDTH - RIGHT, y, y))  # fmt: skip
+            frame.left, right, y, y))  # fmt: skip
         parts.append(Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(
-            LEFT - 8, y + 4, number(value)))  # fmt: skip
+            frame.left - 8, y + 4, number(value)))  # fmt: skip
     # A step or a round has no half.
-    whole = all(float(p[0]).is_integer() for p in known)
-    for value in (t for t in ticks(*xs) if not whole or float(t).is_integer()):
-        x = _place(value, xs, LEFT, WIDTH - RIGHT)
+    whole = all(float(x).is_integer() for line in series for x, y, _ in line.points if math.isfinite(x + y))
+    for value in (t for t in ticks(*axes.xs, frame.most_ticks) if not whole or float(t).is_integer()):
+        x = _place(value, axes.xs, frame.left, right)
         parts.append(Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
-            x, HEIGHT - BOTTOM + 16, shown(value)))  # fmt: skip
+            x, bottom + 16, axes.shown(value)))  # fmt: skip
     parts.append(Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>').format(
-        WIDTH - RIGHT, HEIGHT - 3, x_name))  # fmt: skip
-    parts.append(Markup('<text class="tick" x="4" y="10">{}</text>').format(y_name))
-    parts += [_line(line, xs, ys) for line in series]
+        right, frame.height - 3, axes.x_name))  # fmt: skip
+    parts.append(Markup('<text class="tick" x="4" y="10">{}</text>').format(axes.y_name))
+    parts += [_line(frame, line, axes) for line in series]
     return Markup("").join([*parts, Markup("</svg>")])
 
 
-def _line(line: Series, xs: tuple[float, float], ys: tuple[float, float]) -> Markup:
+def _line(frame: Frame, line: Series, axes: Axes) -> Markup:
+    xs, ys = axes.xs, axes.ys
     at = [
-        (_place(x, xs, LEFT, WIDTH - RIGHT), _place(y, ys, HEIGHT - BOTTOM, TOP), what)
+        (_place(x, xs, frame.left, frame.width - RIGHT), _place(y, ys, frame.height - BOTTOM, TOP), what)
         for x, y, what in _thinned(line.points)
         if math.isfinite(x) and math.isfinite(y)
     ]
@@ -118,17 +157,36 @@ class Cell:
     state: str
     href: str
     title: str
+    mark: str = ""
+    """A sign on it; "": that of its state."""
 
 
 def heatmap(title: str, cells: Sequence[Cell], columns: Sequence[str], rows: Sequence[str]) -> Markup:
-    """Draws rounds x slots: a column for each round, a row for each slot, a cell with a link to its claim."""
+    """Draws rounds x slots: a column for each round, a row for each slot, a cell with a link to its claim. Blocks of
+    columns stand beside one another as far as the screen is wide."""
+    size = len(columns) if len(columns) <= FEW_COLUMNS else BLOCK_COLUMNS
+    begins = range(0, len(columns), size) if columns else range(1)
+    blocks: dict[int, list[Cell]] = {begin: [] for begin in begins}
+    for cell in cells:
+        begin = cell.column // size * size
+        blocks[begin].append(replace(cell, column=cell.column - begin))
     cell_size = LARGE_CELL if len(columns) <= FEW_COLUMNS else CELL
+    drawn = [
+        _block(title if len(blocks) == 1 else f"{title}, from round {columns[begin]}", found,
+               columns[begin : begin + size], rows, cell_size)
+        for begin, found in blocks.items()
+    ]  # fmt: skip
+    return Markup('<div class="heats">') + Markup("").join(drawn) + Markup("</div>")
+
+
+def _block(title: str, cells: Sequence[Cell], columns: Sequence[str], rows: Sequence[str], cell_size: int) -> Markup:
     left, top, size = 52, 18, cell_size + GAP
     middle = cell_size // 2 + 5
     width, height = left + size * len(columns) + 4, top + size * len(rows) + 4
     head = f'<svg class="heat" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="group" '
     parts = [Markup(head + 'aria-label="{}">').format(title)]
-    every = max(1, len(columns) // 12)
+    # A label has the width of three small cells.
+    every = 1 if cell_size == LARGE_CELL else 3
     for i, name in enumerate(columns):
         if i % every == 0:
             parts.append(Markup('<text class="tick" x="{}" y="12">{}</text>').format(left + size * i, name))
@@ -139,7 +197,7 @@ def heatmap(title: str, cells: Sequence[Cell], columns: Sequence[str], rows: Seq
         x, y = left + size * cell.column, top + size * cell.row
         # One format for each cell: a page has a thousand.
         state, href, said = escape(cell.state), escape(cell.href), escape(cell.title)
-        glyph = GLYPHS.get(cell.state, "")
+        glyph = cell.mark or GLYPHS.get(cell.state, "")
         mark = f'<text class="glyph" x="{x + cell_size / 2}" y="{y + middle}" text-anchor="middle">{glyph}</text>'
         parts.append(Markup(
             f'<a href="{href}" aria-label="{said}" tabindex="-1"><title>{said}</title>'
@@ -292,22 +350,56 @@ def waterfall(title: str, steps: Sequence[tuple[str, int, str]]) -> Markup:
         top = max(top, running)
     if top <= 0:
         return Markup('<p class="empty">No money has moved.</p>')
-    row, left, width = 30, 150, 360
-    parts = [Markup('<svg class="fall" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-        left + width + 170, row * len(steps), title)]  # fmt: skip
-    running = 0
+    bars, running = [], 0
     for i, (name, amount, shown) in enumerate(steps):
         whole = i == len(steps) - 1
         begin, end = (0, amount) if whole else sorted((running, running + amount))
         running += 0 if whole else amount
-        x, w = left + width * begin // top, max(1, width * (end - begin) // top)
         kind = "whole" if whole else "plus" if amount >= 0 else "minus"
-        y = row * i + 5
+        bars.append(Bar(name, begin / top, (end - begin) / top, shown, kind))
+    return _wide_bars(title, bars) + _narrow_bars(title, bars)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of a waterfall."""
+
+    name: str
+    begin: float
+    """The place of its left end, as a share of the width."""
+    share: float
+    shown: str
+    kind: str
+    """plus, minus, whole."""
+
+
+def _wide_bars(title: str, bars: Sequence[Bar]) -> Markup:
+    """The names stand left of the bars, and the amounts right of them."""
+    row, left, width = 30, 190, 340
+    head = '<svg class="fall wide" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+    parts = [Markup(head).format(left + width + 170, row * len(bars), title)]
+    for i, bar in enumerate(bars):
+        x, w, y = left + min(width * bar.begin, width - 1), max(1, width * bar.share), row * i + 5
         parts.append(Markup(
             '<text class="name" x="{}" y="{}" text-anchor="end">{}</text>'
-            '<rect class="{}" x="{}" y="{}" width="{}" height="20"/>'
-            '<text class="name" x="{}" y="{}">{}</text>'
-        ).format(left - 10, y + 15, name, kind, x, y, w, x + w + 8, y + 15, shown))  # fmt: skip
+            '<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="20"/>'
+            '<text class="name" x="{:.1f}" y="{}">{}</text>'
+        ).format(left - 10, y + 15, bar.name, bar.kind, x, y, w, x + w + 8, y + 15, bar.shown))  # fmt: skip
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def _narrow_bars(title: str, bars: Sequence[Bar]) -> Markup:
+    """The names and the amounts stand above the bars."""
+    row, width = 44, 310
+    head = '<svg class="fall narrow" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+    parts = [Markup(head).format(width, row * len(bars), title)]
+    for i, bar in enumerate(bars):
+        y = row * i
+        parts.append(Markup(
+            '<text class="name" x="0" y="{}">{}</text><text class="name" x="{}" y="{}" text-anchor="end">{}</text>'
+            '<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="16"/>'
+        ).format(y + 14, bar.name, width, y + 14, bar.shown, bar.kind, min(width * bar.begin, width - 1), y + 20,
+                 max(1, width * bar.share)))  # fmt: skip
     return Markup("").join([*parts, Markup("</svg>")])
 
 
@@ -335,14 +427,14 @@ def number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
+def _range(values: Sequence[float]) -> Range:
     low, high = min(values), max(values)
     if high > low:
         return low, high
     return low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
 
 
-def _place(value: float, values: tuple[float, float], low: float, high: float) -> float:
+def _place(value: float, values: Range, low: float, high: float) -> float:
     return low + (value - values[0]) / (values[1] - values[0]) * (high - low)
 
 

@@ -9,7 +9,7 @@ nothing: its savepoint is rolled back, it is counted, logged and skipped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from sqlalchemy import delete, select
@@ -17,27 +17,38 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from coordinator.models import (
+    AccountFlowRow,
     AccountRow,
+    AuditRow,
     ClaimRow,
     EventRow,
     FlowRow,
     GameRow,
+    IndexTable,
     JobRow,
     LockRow,
+    MentionRow,
     NodeRow,
+    RoleRow,
     RoundRow,
     UndoRow,
 )
 from coordinator.undoing import near, recording
 
-MARKET, VAULT, GAME = "JobMarket", "StakeVault", "DisputeGame"
-PROJECTED = (NodeRow, JobRow, RoundRow, ClaimRow, GameRow, AccountRow, LockRow, FlowRow)
+MARKET, VAULT, GAME, WITNESSES = "JobMarket", "StakeVault", "DisputeGame", "Witnesses"
+PROJECTED = (
+    NodeRow, JobRow, RoundRow, ClaimRow, GameRow, AccountRow, LockRow, FlowRow, AccountFlowRow, RoleRow, MentionRow,
+    AuditRow,
+)  # fmt: skip
 
 log = structlog.get_logger(__name__)
 
+RowT = TypeVar("RowT", bound=IndexTable)
 Projection = Callable[[Session, EventRow], None]
 PROJECTIONS: dict[tuple[str, str], list[Projection]] = {}
 """By (contract, event)."""
+OF_ALL: list[Projection] = []
+"""Applied to every event."""
 
 
 def apply(session: Session, event: EventRow, head: int | None = None) -> bool:
@@ -55,7 +66,8 @@ def apply(session: Session, event: EventRow, head: int | None = None) -> bool:
 
 def _applied_by_all(session: Session, event: EventRow) -> bool:
     # INVARIANT: the index stops at no event; only a database that fails stops it.
-    done = [_applied(session, event, one) for one in PROJECTIONS.get((event.contract, event.name), ())]
+    all_of_it = (*PROJECTIONS.get((event.contract, event.name), ()), *OF_ALL)
+    done = [_applied(session, event, one) for one in all_of_it]
     return all(done)
 
 
@@ -94,6 +106,21 @@ def on(contract: str, *names: str) -> Callable[[Projection], Projection]:
         return projection
 
     return register
+
+
+def on_all(projection: Projection) -> Projection:
+    """Registers a function for every event."""
+    OF_ALL.append(projection)
+    return projection
+
+
+def row_of(session: Session, table: type[RowT], **new: Any) -> RowT:
+    """Returns the row with these keys; a new one if there is none."""
+    row = session.get(table, tuple(new[column.name] for column in table.__table__.primary_key))
+    if row is None:
+        row = table(**new)
+        session.add(row)
+    return row
 
 
 def added(left: str, right: Any) -> str:

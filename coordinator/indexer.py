@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from eth_typing import HexStr
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.db import Database
-from coordinator.folds import MARKET, apply, rebuild
+from coordinator.folds import GAME, MARKET, apply, rebuild
 from coordinator.models import CursorRow, EventRow, JobRow
 from coordinator.undoing import forget, undone
 from lockstep.chain import events as chain_events
@@ -139,8 +140,14 @@ class Indexer:
         return EventRow(
             block=event.block, log_index=event.index, block_hash="0x" + event.block_hash.hex(),
             tx="0x" + event.transaction.hex(), time=event.time, contract=event.contract, name=event.name,
-            job=args.get("job"), game=args.get("game"), args=args,
+            job=args.get("job"), game=args.get("game"), args=args, gas=self._gas(event),
         )  # fmt: skip
+
+    def _gas(self, event: chain_events.Event) -> int | None:
+        """Returns the gas of a dispute's move, which its page shows; other transactions are not asked for."""
+        if event.contract != GAME:
+            return None
+        return int(self._w3.eth.get_transaction_receipt(HexStr("0x" + event.transaction.hex()))["gasUsed"])
 
 
 def params_json(params: JobParams) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class CursorRow(IndexTable):
     reader: Mapped[str] = mapped_column(Text)
     """The event reader's own cursor: the next block, and hashes that tell whether the chain still has the last ones."""
     checked: Mapped[int]
-    """Machine time (Unix seconds) when the chain last answered; for /readyz alone."""
+    """Machine time (Unix seconds) when the chain last answered: for /readyz, and to see that the chain has halted."""
     unreadable: Mapped[int] = mapped_column(default=0)
     """Logs that were skipped, or of which a CID could not be read."""
     unprojected: Mapped[int] = mapped_column(default=0)
@@ -70,7 +70,7 @@ class EventRow(IndexTable):
     block: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     log_index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     block_hash: Mapped[str] = mapped_column(Hex32)
-    tx: Mapped[str] = mapped_column(Hex32)
+    tx: Mapped[str] = mapped_column(Hex32, index=True)
     time: Mapped[int]
     contract: Mapped[str] = mapped_column(String(16))
     name: Mapped[str] = mapped_column(String(48))
@@ -79,6 +79,8 @@ class EventRow(IndexTable):
     game: Mapped[str | None] = mapped_column(Hex32, index=True)
     """The game that the arguments name, if any."""
     args: Mapped[dict[str, Any]]
+    gas: Mapped[int | None]
+    """Gas that its transaction used, of a dispute's event."""
 
 
 class UndoRow(IndexTable):
@@ -236,8 +238,48 @@ class FlowRow(IndexTable):
     hour: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Chain seconds at its beginning."""
     kind: Mapped[str] = mapped_column(String(16), primary_key=True)
-    """escrowed, paid, refunded, slashed, burned, deposited, unbonded, withdrawn."""
+    """`money.KINDS`."""
     amount: Mapped[str] = mapped_column(Amount)
+
+
+class AccountFlowRow(IndexTable):
+    """The money of one kind that came to an account or left it, in all."""
+
+    __tablename__ = "account_flows"
+    account: Mapped[str] = mapped_column(Account, primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    """`money.COMES`, `money.GOES`, or credited: all that it could withdraw."""
+    amount: Mapped[str] = mapped_column(Amount)
+
+
+class RoleRow(IndexTable):
+    """A role in which an account has acted (coordinator.roles)."""
+
+    __tablename__ = "roles"
+    account: Mapped[str] = mapped_column(Account, primary_key=True)
+    role: Mapped[str] = mapped_column(String(16), primary_key=True)
+    """requester, worker, aggregator, verifier, witness; "" of every account that has any, or has registered a node."""
+    acts: Mapped[int]
+    block: Mapped[int]
+    """The block of its first act."""
+    __table_args__ = (Index(None, "role", "block", "account"),)
+
+
+class MentionRow(IndexTable):
+    """An event that names an account."""
+
+    __tablename__ = "mentions"
+    account: Mapped[str] = mapped_column(Account, primary_key=True)
+    block: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    log_index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+class AuditRow(IndexTable):
+    """The job that a drawing of witnesses is for."""
+
+    __tablename__ = "audits"
+    id: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    job: Mapped[str] = mapped_column(Hex32)
 
 
 # -- Not from the chain, and not needed to go on --------------------------------------------------------

@@ -1,18 +1,59 @@
-"""The rows of the vault: each account's money, current locks, and flows by the hour (coordinator.folds)."""
+"""The rows of the vault: each account's money, current locks, and flows by the hour (coordinator.folds).
+
+One definition of what a job has paid serves every page, and it is the contract's own (`JobState.paid`): what left its
+escrow for slots, merges and witnesses, and the burned price of payloads that a merge left out. So its escrow is what
+was paid, what was refunded, and what it still holds.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from coordinator.folds import MARKET, VAULT, added, on
-from coordinator.models import AccountRow, EventRow, FlowRow, IndexTable, LockRow
+from coordinator.folds import MARKET, VAULT, WITNESSES, added, on, row_of
+from coordinator.models import (
+    AccountFlowRow,
+    AccountRow,
+    AuditRow,
+    ClaimRow,
+    EventRow,
+    FlowRow,
+    JobRow,
+    LockRow,
+    RoundRow,
+)
+from lockstep.protocol.market.types import BURN, Outcome
+from lockstep.protocol.types import MERGE_SLOT
 
 HOUR = 3600
 AMOUNTS = ("free", "locked", "unbonding", "credits", "deposited", "slashed", "earned")
 """The amounts of an account."""
-RowT = TypeVar("RowT", bound=IndexTable)
+KINDS = {
+    "escrowed": "escrowed for jobs",
+    "paid": "paid out of escrow",
+    "refunded": "refunded to requesters",
+    "from_stakes": "paid out of stakes",
+    "slashed": "slashed",
+    "burned": "burned",
+    "lent": "job deposits",
+    "returned": "job deposits returned",
+    "deposited": "stake deposited",
+    "unbonded": "stake taken out",
+    "withdrawn": "credits withdrawn",
+}
+"""The kinds of flows, with their names on the economy's page."""
+COMES = {
+    "slots": "pay for slots",
+    "merges": "pay for merges",
+    "witnessed": "fees of a witness",
+    "won": "shares of stakes and bonds",
+    "returned": "escrow and deposits back",
+}
+"""The kinds of money that an account is credited with. `won` is what no other event names."""
+GOES = {"escrowed": "escrow and deposits of its jobs", "slashed": "stakes slashed", "bonds": "bonds lost"}
+"""The kinds of money that an account pays into jobs, or loses."""
+GAINED = ("slots", "merges", "witnessed", "won")
+"""The kinds that are earned: a requester's own money that comes back is not."""
 
 MOVES: dict[str, dict[str, int]] = {
     "Deposited": {"free": 1, "deposited": 1},
@@ -32,21 +73,26 @@ FLOWS: dict[str, dict[str, str]] = {
     "BondTaken": {"slashed": "amount", "burned": "burned"},
     "Unbonded": {"unbonded": "amount"},
     "Withdrawn": {"withdrawn": "amount"},
-    "Escrowed": {"escrowed": "amount"},
-    "Paid": {"paid": "amount"},
-    "JobDone": {"refunded": "refunded"},
-    "JobCancelled": {"refunded": "refunded"},
+    "JobCreated": {"escrowed": "escrow", "lent": "deposit"},
+    "JobDone": {"returned": "returned"},
 }
 """By event: the kinds of flows that it reports, and the argument with the amount."""
+ACCOUNTS: dict[str, tuple[str, str]] = {
+    "Credited": ("credited", "account"),
+    "Escrowed": ("escrowed", "from"),
+    "Slashed": ("slashed", "account"),
+    "BondTaken": ("bonds", "account"),
+}
+"""By event of the vault: the kind of the money of an account, and the argument with the account."""
 
 
-@on(VAULT, *MOVES, "Escrowed")
-@on(MARKET, "Paid", "JobDone", "JobCancelled")
+@on(VAULT, *MOVES)
+@on(MARKET, "JobCreated", "JobDone")
 def _moved(session: Session, event: EventRow) -> None:
     args = event.args
     if signs := MOVES.get(event.name):
         amount = int(args["amount"])
-        row = _row(session, AccountRow, account=args["account"], **dict.fromkeys(AMOUNTS, "0"))
+        row = row_of(session, AccountRow, account=args["account"], **dict.fromkeys(AMOUNTS, "0"))
         if event.name == "UnbondRequested":
             # The event names the whole of what unbonds.
             amount -= int(row.unbonding)
@@ -54,27 +100,124 @@ def _moved(session: Session, event: EventRow) -> None:
             setattr(row, name, added(getattr(row, name), sign * amount))
         if "locked" in signs:
             _lock(session, event, signs["locked"])
-    hour = event.time - event.time % HOUR
     for kind, name in FLOWS.get(event.name, {}).items():
-        if int(args[name]):
-            flow = _row(session, FlowRow, hour=hour, kind=kind, amount="0")
-            flow.amount = added(flow.amount, args[name])
+        _flows(session, event, kind, args[name])
+
+
+@on(VAULT, *ACCOUNTS)
+def _of_account(session: Session, event: EventRow) -> None:
+    kind, name = ACCOUNTS[event.name]
+    _comes(session, event.args[name], kind, event.args["amount"])
+
+
+# -- a job's escrow
+
+
+@on(MARKET, "Paid")
+def _paid(session: Session, event: EventRow) -> None:
+    args = event.args
+    claims = session.scalars(
+        select(ClaimRow)
+        .where(ClaimRow.job == args["job"], ClaimRow.round == args["round"], ClaimRow.slot == args["slot"])
+        .where(ClaimRow.worker == args["account"], ClaimRow.state.not_in(("convicted", "void")))
+        .order_by(ClaimRow.attempt.desc())
+    )
+    claim = claims.first()
+    if claim is not None:
+        claim.paid = added(claim.paid, args["amount"])
+    _comes(session, args["account"], "merges" if args["slot"] == MERGE_SLOT else "slots", args["amount"])
+    number = session.get(RoundRow, (args["job"], args["round"]))
+    if number is not None and number.state == "void":
+        # Work that fell with a convicted claim is paid out of its stake, that of a void job out of its deposit.
+        _flows(session, event, "from_stakes", args["amount"])
+    else:
+        _spent(session, event, args["job"], args["amount"])
+
+
+@on(VAULT, "Credited")
+def _burned(session: Session, event: EventRow) -> None:
+    """The price of payloads that a merge left out is burned out of the escrow when the round becomes final."""
+    if event.args["account"] != BURN:
+        return
+    _flows(session, event, "burned", event.args["amount"])
+    before = select(EventRow).where(
+        EventRow.tx == event.tx, EventRow.block == event.block, EventRow.log_index < event.log_index,
+        EventRow.contract == MARKET, EventRow.name.in_(("RoundFinal", "RoundVoid", "RoundStarted", "JobDone")),
+    )  # fmt: skip
+    last = session.scalars(before.order_by(EventRow.log_index.desc()).limit(1)).first()
+    if last is not None and last.name == "RoundFinal":
+        _spent(session, event, last.args["job"], event.args["amount"])
+
+
+@on(WITNESSES, "AuditOpened")
+def _audit(session: Session, event: EventRow) -> None:
+    session.merge(AuditRow(id=event.args["audit"], job=event.args["job"]))
+
+
+@on(WITNESSES, "DutyClosed")
+def _witnessed(session: Session, event: EventRow) -> None:
+    args, audit = event.args, session.get_one(AuditRow, event.args["audit"])
+    job = session.get_one(JobRow, audit.job)
+    if args["outcome"] == Outcome.PAID:
+        _comes(session, args["account"], "witnessed", args["amount"])
+        _spent(session, event, job.id, args["amount"])
+    elif job.state == "done":
+        fee = int(job.params["roles"][0]["witness_fee"])
+        _refunded(session, event, job, fee)
+        job.refunded = added(job.refunded, fee)
+
+
+@on(MARKET, "JobCancelled", "JobDone")
+def _ended(session: Session, event: EventRow) -> None:
+    """Both events name all that was refunded so far."""
+    job = session.get_one(JobRow, event.args["job"])
+    cancelled = select(EventRow).where(
+        EventRow.job == job.id, EventRow.contract == MARKET, EventRow.name == "JobCancelled"
+    )
+    before = sum(int(e.args["refunded"]) for e in session.scalars(cancelled)) if event.name == "JobDone" else 0
+    _refunded(session, event, job, int(event.args["refunded"]) - before)
+    _comes(session, job.requester, "returned", event.args.get("returned", 0))
+
+
+def _spent(session: Session, event: EventRow, job: str, amount: str) -> None:
+    row = session.get_one(JobRow, job)
+    row.paid = added(row.paid, amount)
+    _flows(session, event, "paid", amount)
+
+
+def _refunded(session: Session, event: EventRow, job: JobRow, amount: int) -> None:
+    _flows(session, event, "refunded", amount)
+    _comes(session, job.requester, "returned", amount)
+
+
+# -- rows
+
+
+def _flows(session: Session, event: EventRow, kind: str, amount: int | str) -> None:
+    if int(amount):
+        flow = row_of(session, FlowRow, hour=event.time - event.time % HOUR, kind=kind, amount="0")
+        flow.amount = added(flow.amount, amount)
+
+
+def _comes(session: Session, account: str, kind: str, amount: int | str) -> None:
+    if int(amount):
+        flow = row_of(session, AccountFlowRow, account=account, kind=kind, amount="0")
+        flow.amount = added(flow.amount, amount)
+
+
+def money_of(session: Session, account: str) -> dict[str, int]:
+    """Returns the money of an account by the kinds of COMES and GOES."""
+    rows = session.scalars(select(AccountFlowRow).where(AccountFlowRow.account == account))
+    found = {row.kind: int(row.amount) for row in rows}
+    named = sum(found.get(kind, 0) for kind in COMES)
+    return {**{kind: found.get(kind, 0) for kind in (*COMES, *GOES)}, "won": found.get("credited", 0) - named}
 
 
 def _lock(session: Session, event: EventRow, sign: int) -> None:
     args, when = event.args, {"block": event.block, "time": event.time}
     if sign < 0 and session.get(LockRow, args["key"]) is None:
         return
-    held = _row(session, LockRow, key=args["key"], account=args["account"], amount="0", **when)
+    held = row_of(session, LockRow, key=args["key"], account=args["account"], amount="0", **when)
     held.amount = added(held.amount, sign * int(args["amount"]))
     if sign < 0 and int(held.amount) <= 0:
         session.delete(held)
-
-
-def _row(session: Session, table: type[RowT], **new: Any) -> RowT:
-    """Returns the row with these keys; a new one if there is none."""
-    row = session.get(table, tuple(new[column.name] for column in table.__table__.primary_key))
-    if row is None:
-        row = table(**new)
-        session.add(row)
-    return row

@@ -7,6 +7,7 @@ is escaped by the templates, and the Content-Security-Policy lets nothing run bu
 from __future__ import annotations
 
 import gzip
+import json
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
@@ -20,13 +21,17 @@ from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from coordinator import assets, drawing, problems, queries, views
+from coordinator import assets, chain_views, claim_views, drawing, problems, queries, views
+from coordinator import economy as money_views
 from coordinator.context import ApiContext, Ctx
 from coordinator.drawing import Cell, Series
+from coordinator.money import COMES, GOES, KINDS
 from coordinator.published import command
+from coordinator.roles import ACCOUNT, ANY, ROLES
 from coordinator.schema import (
     Account,
     AccountOut,
+    AccountRole,
     Bytes32,
     EconomyOut,
     GridOut,
@@ -35,12 +40,13 @@ from coordinator.schema import (
 from coordinator.views import LossAt, RoundAt
 from lockstep.base.amounts import market_currency, tokens
 from lockstep.base.naming import short
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.protocol.market.events import EVENTS
 from lockstep.protocol.types import MERGE_SLOT
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 """Nothing runs and nothing is styled but by our own files; strangers' blobs have another type, and are not sniffed."""
 HEADERS = {
@@ -51,12 +57,40 @@ HTML = "text/html; charset=utf-8"
 COMPRESSED_BYTES = 1024
 ROUNDS_SHOWN = 30
 STATES = views.FINAL_FIRST
-KINDS = ("escrowed", "paid", "refunded", "slashed", "burned", "deposited", "withdrawn", "unbonded")
-"""The kinds of money that moved, in the order of the economy's page."""
-AXES = {"step": "steps", "tokens": "tokens", "time": "hours since the first weights", "cost": "paid"}
+AXES = {"step": "steps", "tokens": "tokens", "time": "hours since the first weights", "cost": "paid for claims"}
+HASHES = {
+    "commitment": "fixes the claim before others show theirs: the hash of what was revealed later",
+    "trace_root": "the root over the hashes of the state after each step: a dispute goes down this tree",
+    "out": "the root of the payload; of a merge, of the shared weights",
+    "out2": "the root of the moments that its worker carries on; of a merge, of the outer optimizer's state",
+}
+"""By field of a claim: what the hash is."""
+FILES = {
+    "trace_cid": "the hashes of the states, as a file",
+    "payload_cid": "what the slot gives to the merge; of a merge, the checkpoint",
+}
+FEW_RUNS = 5
+"""The most other runs that a run's page offers to compare."""
+LOSS_IS = (
+    "Training loss: the mean loss of the merged weights over the rows of the dataset that the seed of the round draws, "
+    "before anyone trains on them in that order. No row is held out."
+)
+"""The one definition of the loss on every page (lockstep.execution.losses)."""
 Axis = Literal["step", "tokens", "time", "cost"]
+AMOUNTS = frozenset(
+    ("amount", "escrow", "deposit", "refunded", "returned", "paid", "burned", "owed", "to_challenger", "to_requester",
+     "to_defender")
+)  # fmt: skip
+"""The arguments of events that are amounts of the token."""
+EVENT_NAMES = sorted({name for _, name in EVENTS})
+Before = Annotated[str | None, Query(max_length=64)]
+Runs = Annotated[list[Bytes32], Query(min_length=1, max_length=6)]
 Cursor = Annotated[str | None, Query(max_length=queries.CURSOR_CHARACTERS)]
 Number = Annotated[int | None, Query(ge=0, le=1 << 32)]
+
+
+ACTED = {"requester": "job", "worker": "slot", "aggregator": "merge", "verifier": "dispute", "witness": "draw"}
+"""By role: what is counted of it."""
 
 
 class PageRoute(APIRoute):
@@ -116,30 +150,60 @@ def _run(request: Request, context: ApiContext, job: str, x: Axis, before: int |
         loss=_loss(losses, x),
         throughput=_throughput(rounds), heat=_heat(shown), states=_present(found), glyphs=drawing.GLYPHS,
         strip=drawing.strip("all rounds by what became of their claims", [p.claims for p in rounds], STATES),
-        games=queries.games(context.database, 50, None, job=job).items, **_published(request, context),
+        games=queries.games(context.database, 50, None, job=job).items,
+        others=[other for other in views.runs(context, FEW_RUNS + 1, None).items if other.id != job][:FEW_RUNS],
+        loss_is=LOSS_IS, **_published(request, context),
+    )  # fmt: skip
+
+
+@router.get("/compare")
+def compare(request: Request, context: Ctx, run: Runs, x: Axis = "step") -> Response:
+    """Runs side by side: their losses on one plot, their figures in one table."""
+    found = [views.whole(context, job)[:2] for job in dict.fromkeys(run)]
+    series = [
+        Series(short(one.id), _points(losses, x), style) for (one, losses), style in zip(found, "abcdef", strict=False)
+    ]
+    drawn = drawing.chart("losses", series, _axes()[x], "loss", drawing.number)
+    asked = "&".join(f"run={one.id}" for one, _ in found)
+    return _page(
+        request, context, "compare.html", runs=[one for one, _ in found], drawn=drawn, axis=x, axes=_axes(),
+        asked=asked, loss_is=LOSS_IS,
     )  # fmt: skip
 
 
 @router.get("/claims/{claim}")
 def claim(request: Request, context: Ctx, claim: Bytes32) -> Response:
     """One claim: what was claimed, by whom, what became of it."""
-    found = queries.claim(context.database, claim)
+    found = claim_views.claim(context, claim, context.published.url_of(request))
     games = queries.games(context.database, 50, None, claim=claim).items
-    return _page(request, context, "claim.html", claim=found, games=games)
+    return _page(request, context, "claim.html", claim=found, games=games, hashes=HASHES, files=FILES)
 
 
-@router.get("/workers")
-def workers(request: Request, context: Ctx, cursor: Cursor = None) -> Response:
-    """Registered nodes, newest first."""
-    found = views.accounts(context, 50, cursor)
-    return _page(request, context, "workers.html", accounts=found.items, following=found.next)
+@router.get("/accounts")
+def accounts(request: Request, context: Ctx, cursor: Cursor = None, role: AccountRole = ANY) -> Response:
+    """Accounts by role, the latest to begin first."""
+    found = views.accounts(context, 50, cursor, role)
+    return _page(
+        request, context, "accounts.html", accounts=found.items, following=found.next, role=role, roles=ROLES,
+        counted=views.roles_counted(context),
+    )  # fmt: skip
 
 
-@router.get("/workers/{account}")
-def worker(request: Request, context: Ctx, account: Account) -> Response:
-    """One account: stake, earnings, reasons, what is at stake until when."""
+@router.get("/accounts/{account}")
+def account(request: Request, context: Ctx, account: Account) -> Response:
+    """One account: its roles, stake, earnings, reasons, what is at stake until when."""
     found = views.account(context, account)
-    return _page(request, context, "worker.html", account=found, fall=_fall(found))
+    return _page(
+        request,
+        context,
+        "account.html",
+        account=found,
+        fall=_fall(found),
+        comes=COMES,
+        goes=GOES,
+        roles=ROLES,
+        acts=ACTED,
+    )
 
 
 @router.get("/disputes")
@@ -161,14 +225,37 @@ def dispute(request: Request, context: Ctx, game: Bytes32) -> Response:
 @router.get("/economy")
 def economy(request: Request, context: Ctx) -> Response:
     """Escrowed, paid, slashed and burned over time."""
-    found = views.economy(context)
+    found = money_views.economy(context)
     return _page(request, context, "economy.html", economy=found, drawn=_flows(found), kinds=KINDS)
 
 
 @router.get("/chain")
-def chain(request: Request, context: Ctx) -> Response:
-    """The chain as far as it is indexed."""
-    return _page(request, context, "chain.html", chain=views.chain(context, 50))
+def chain(
+    request: Request, context: Ctx, before: Before = None, event: Before = None, account: Before = None
+) -> Response:  # fmt: skip
+    """The chain as far as it is indexed; an empty field of its form is none."""
+    if account and not ACCOUNT.fullmatch(account):
+        raise UsageError(f"{account!r} is no address", hint="an address is 0x and 40 hex digits")
+    found = chain_views.chain(context, 50, before or None, event or None, account or None)
+    return _page(
+        request, context, "chain.html", chain=found, event=event or "", account=account or "", events=EVENT_NAMES
+    )
+
+
+@router.get("/transactions/{tx}")
+def transaction(request: Request, context: Ctx, tx: Bytes32) -> Response:
+    """One transaction: its events with all that they say."""
+    found = chain_views.transaction(context, tx)
+    return _page(request, context, "transaction.html", found=found, amounts=AMOUNTS)
+
+
+@router.get("/search")
+def search(request: Request, context: Ctx, q: Annotated[str, Query(max_length=80)] = "") -> Response:
+    """Leads to what an id or an address names; several are listed."""
+    found = chain_views.search(context, q)
+    if len(found) == 1:
+        return Response(status_code=303, headers={**HEADERS, "Location": found[0].path})
+    return _page(request, context, "search.html", found=found, q=q)
 
 
 @router.get("/status")
@@ -186,6 +273,10 @@ def _axes() -> dict[str, str]:
 
 
 def _loss(losses: Sequence[LossAt], axis: Axis) -> Any:
+    return drawing.chart("loss", [Series("loss", _points(losses, axis))], _axes()[axis], "loss", drawing.number)
+
+
+def _points(losses: Sequence[LossAt], axis: Axis) -> list[tuple[float, float, str]]:
     known = [p for p in losses if isinstance(p.loss, int | float)]
     begun = known[0].time if known else 0
     at: dict[str, Callable[[LossAt], float]] = {
@@ -194,8 +285,7 @@ def _loss(losses: Sequence[LossAt], axis: Axis) -> Any:
         "time": lambda p: (p.time - begun) / 3600,
         "cost": lambda p: int(p.cost) / market_currency().unit,
     }
-    points = [(at[axis](p), float(p.loss), f"{p.loss} after {p.merges} merges") for p in known]
-    return drawing.chart("loss", [Series("loss", points)], _axes()[axis], "loss", drawing.number)
+    return [(at[axis](p), float(p.loss), f"{_few(p.loss)} after {p.merges} merges") for p in known]
 
 
 def _throughput(rounds: Sequence[RoundAt]) -> Any:
@@ -213,7 +303,9 @@ def _heat(grid: GridOut) -> Any:
         Cell(
             cell.round - grid.first, grid.slots if cell.slot == MERGE_SLOT else cell.slot, cell.state,
             f"/claims/{cell.id}",
-            f"round {cell.round} {'merge' if cell.slot == MERGE_SLOT else f'slot {cell.slot}'}: {cell.state}",
+            f"round {cell.round} {'merge' if cell.slot == MERGE_SLOT else f'slot {cell.slot}'}: {cell.state}"
+            f"{', holds a convicted payload' if cell.holds_convicted else ''}",
+            drawing.HOLDS_CONVICTED if cell.holds_convicted else "",
         )
         for cell in grid.cells
         if cell.slot == MERGE_SLOT or cell.slot < grid.slots
@@ -229,9 +321,10 @@ def _present(run: RunOut) -> list[tuple[str, int]]:
 
 def _fall(account: AccountOut) -> Any:
     held = sum(int(x) for x in (account.free, account.locked, account.unbonding, account.credits))
-    gone = int(account.deposited) + int(account.earned) - int(account.slashed) - held
-    steps = [("deposited", int(account.deposited)), ("earned", int(account.earned)), ("slashed", -int(account.slashed)),
-             ("taken out", -gone), ("in the vault", held)]  # fmt: skip
+    steps = [("stake deposited", int(account.deposited))]
+    steps += [(words, int(account.money[kind])) for kind, words in COMES.items() if int(account.money[kind])]
+    steps += [(GOES[kind], -int(account.money[kind])) for kind in ("slashed", "bonds") if int(account.money[kind])]
+    steps += [("taken out", held - sum(amount for _, amount in steps)), ("in the vault", held)]
     return drawing.waterfall("stake and earnings", [(name, amount, _amount(amount)) for name, amount in steps])
 
 
@@ -278,6 +371,14 @@ def _amount(amount: int | str) -> str:
     return tokens(amount, 6)
 
 
+def _price(amount: int | str) -> str:
+    return tokens(amount, 3)
+
+
+def _argument(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
@@ -285,6 +386,11 @@ def _percent(share: float | None) -> str:
 def _value(value: float | str | None) -> str:
     """A number as Python and JSON write it: nothing is rounded."""
     return "–" if value is None else str(value)
+
+
+def _few(value: float | str | None) -> str:
+    """A loss with as many digits as a reader compares."""
+    return f"{value:.4f}" if isinstance(value, float | int) else _value(value)
 
 
 def _slot(slot: int) -> str:
@@ -306,9 +412,10 @@ def _environment() -> Environment:
         lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
     made.filters |= {
-        "short": short, "amount": _amount, "moment": _moment, "duration": _duration, "percent": _percent,
-        "value": _value, "slot": _slot, "digits": _digits, "dotted": _dotted, "spark": drawing.sparkline,
-        "word": drawing.word, "count": lambda n: "–" if n is None else f"{n:,}",
+        "short": short, "amount": _amount, "price": _price, "argument": _argument, "moment": _moment,
+        "duration": _duration, "percent": _percent, "value": _value, "few": _few, "slot": _slot, "digits": _digits,
+        "dotted": _dotted, "spark": drawing.sparkline, "word": drawing.word,
+        "count": lambda n: "–" if n is None else f"{n:,}",
     }  # fmt: skip
     made.globals |= {"asset": assets.url, "command": command}
     return made

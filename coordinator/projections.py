@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from coordinator.folds import GAME, MARKET, VAULT, added, on
 from coordinator.models import ClaimRow, EventRow, GameRow, IndexTable, JobRow, NodeRow, RoundRow, unhex
+from lockstep.disputes.gamelog import continues
 from lockstep.protocol.dispute.game import PARTIES, unpacked
 from lockstep.protocol.dispute.moves import COMBINED, Verdict, Wrong
 from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
@@ -22,7 +23,7 @@ from lockstep.protocol.types import MERGE_SLOT, JobId
 
 GAME_MOVES = (
     "Argued", "Defended", "Revealed", "Picked", "TensorRevealed", "LeafPosted", "ElementPicked", "PartialsPosted",
-    "PartialPicked",
+    "PartialPicked", "Staged",
 )  # fmt: skip
 
 LARGEST_INTEGER = (1 << 63) - 1
@@ -121,22 +122,6 @@ def _merged(session: Session, event: EventRow) -> None:
     )  # fmt: skip
 
 
-@on(MARKET, "Paid")
-def _paid(session: Session, event: EventRow) -> None:
-    args = event.args
-    claims = session.scalars(
-        select(ClaimRow)
-        .where(ClaimRow.job == args["job"], ClaimRow.round == args["round"], ClaimRow.slot == args["slot"])
-        .where(ClaimRow.worker == args["account"], ClaimRow.state.not_in(("convicted", "void")))
-        .order_by(ClaimRow.attempt.desc())
-    )
-    claim = claims.first()
-    if claim is not None:
-        claim.paid = added(claim.paid, args["amount"])
-    job = session.get_one(JobRow, args["job"])
-    job.paid = added(job.paid, args["amount"])
-
-
 @on(MARKET, "Convicted")
 def _convicted(session: Session, event: EventRow) -> None:
     args = event.args
@@ -165,11 +150,8 @@ def _opened(session: Session, event: EventRow) -> None:
 def _move(session: Session, event: EventRow) -> None:
     game = session.get_one(GameRow, event.args["game"])
     if event.name == "Argued":
-        # Opening a game with t argues it in the same transaction: one move, two events.
-        game.moves += int(event.block != game.block or game.step == 0)
         game.step = unpacked(int(event.args["standing"]["parties"]), PARTIES)["t"]
-    else:
-        game.moves += 1
+    _counted(session, game, event)
 
 
 @on(GAME, "Convicted")
@@ -179,7 +161,7 @@ def _proved(session: Session, event: EventRow) -> None:
     if found["wrong"] >= Wrong.EQUIVOCATION:
         return
     game = session.get_one(GameRow, event.args["game"])
-    game.moves += 1
+    _counted(session, game, event)
     game.step, game.wrong, game.position = found["t"], Wrong(found["wrong"]).name.lower(), _integer(found["position"])
     game.element = _integer(found["element"])
     game.chunk = None if found["chunk"] == COMBINED else _integer(found["chunk"])
@@ -189,7 +171,18 @@ def _proved(session: Session, event: EventRow) -> None:
 @on(GAME, "Resolved")
 def _resolved(session: Session, event: EventRow) -> None:
     game = session.get_one(GameRow, event.args["game"])
+    _counted(session, game, event)
     game.verdict, game.closed = Verdict(event.args["verdict"]).name.lower(), event.time
+
+
+def _counted(session: Session, game: GameRow, event: EventRow) -> None:
+    before = select(EventRow).where(
+        EventRow.game == game.id, EventRow.contract == GAME,
+        tuple_(EventRow.block, EventRow.log_index) < tuple_(event.block, event.log_index),
+    )  # fmt: skip
+    last = session.scalars(before.order_by(EventRow.block.desc(), EventRow.log_index.desc()).limit(1)).first()
+    same = last is not None and last.tx == event.tx and continues(event.name, last.name)
+    game.moves += int(not same)
 
 
 # -- rows -----------------------------------------------------------------------------------------------

@@ -14,8 +14,21 @@ from sqlalchemy import Select, exists, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from coordinator.db import Database
-from coordinator.models import AnnouncementRow, ClaimRow, CursorRow, GameRow, JobRow, NodeRow, RoundRow, SignedClaimRow
+from coordinator.models import (
+    AnnouncementRow,
+    ClaimRow,
+    CursorRow,
+    EventRow,
+    GameRow,
+    JobRow,
+    MentionRow,
+    NodeRow,
+    RoleRow,
+    RoundRow,
+    SignedClaimRow,
+)
 from coordinator.projections import LARGEST_INTEGER
+from coordinator.roles import ANY
 from coordinator.schema import (
     ClaimOut,
     GameOut,
@@ -33,6 +46,10 @@ from lockstep.protocol.types import Address
 
 JUDGED_STATES = ("joined", "committed", "revealed", "accepted", "excluded")
 """States in which two signatures may convict a slot's claim, now or after its reveal."""
+ONLINE_SECONDS = 1800
+"""An account is online that an event of the last so many chain seconds names."""
+SEEN_EVENTS = 2000
+"""The most events that are looked through for them."""
 CURSOR_CHARACTERS = 200
 """The longest page cursor, which holds a number and an id."""
 ID = re.compile("0x[0-9a-fA-F]{1,64}")
@@ -127,8 +144,27 @@ def status(database: Database, aggregator: Address) -> StatusOut:
             jobs=session.scalar(select(func.count()).select_from(JobRow)) or 0,
             claims=session.scalar(select(func.count()).select_from(ClaimRow)) or 0,
             games_open=session.scalar(select(func.count()).select_from(GameRow).where(GameRow.verdict.is_(None))) or 0,
+            online=_online(session, cursor.time) if cursor else {},
             held=(cursor.held if cursor else "") or None,
         )
+
+
+def _online(session: Session, now: int) -> dict[str, int]:
+    latest = session.execute(
+        select(EventRow.block, EventRow.time)
+        .order_by(EventRow.block.desc(), EventRow.log_index.desc())
+        .limit(SEEN_EVENTS)
+    )
+    since = min((block for block, at in latest if at >= now - ONLINE_SECONDS), default=None)
+    if since is None:
+        return {}
+    counted = session.execute(
+        select(RoleRow.role, func.count(MentionRow.account.distinct()))
+        .join(MentionRow, MentionRow.account == RoleRow.account)
+        .where(MentionRow.block >= since, RoleRow.role != ANY)
+        .group_by(RoleRow.role)
+    )
+    return {str(role): int(n) for role, n in counted}
 
 
 # -- pages of rows --------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -11,6 +11,7 @@ Account = Annotated[str, StringConstraints(pattern="^0x[0-9a-fA-F]{40}$")]
 CidText = Annotated[str, StringConstraints(pattern="^[a-z2-7]+$", min_length=8, max_length=128)]
 U32 = Annotated[int, Field(ge=0, lt=1 << 32)]
 Mask = Annotated[str, StringConstraints(pattern="^(0|[1-9][0-9]{0,77})$")]
+AccountRole = Literal["", "requester", "worker", "aggregator", "verifier", "witness"]
 Row = TypeVar("Row")
 
 
@@ -76,6 +77,19 @@ class ClaimOut(_Out):
     time: int
 
 
+class ClaimToldOut(ClaimOut):
+    """A claim with what its job, its round and its disputes say of it."""
+
+    steps: int | None = None
+    """Steps of training that it claims; null of a merge."""
+    rows: int | None = None
+    """Elements of the dataset behind them; null of a merge, and while the job's files cannot be had."""
+    seconds: int | None = None
+    """Chain seconds from the round's seed to the reveal; null before it."""
+    why: str | None = None
+    """One sentence on what became of it."""
+
+
 class RoundOut(_Out):
     """A round and its claims."""
 
@@ -134,6 +148,8 @@ class StatusOut(BaseModel):
     jobs: int
     claims: int
     games_open: int
+    online: dict[str, int]
+    """Accounts that an event of the last half hour of chain time names, by role; one may have several."""
     held: str | None
     """Transactions that wait for a lower fee, and why."""
 
@@ -251,8 +267,29 @@ class DescriptionOut(BaseModel):
     arithmetic: str
     tokens_per_step: int
     """Elements of the dataset that one step of one slot draws: of its Program, which is checked."""
+    operations_per_step: int
+    """Operations of one step of one slot, by which prices are compared."""
     rows: str | None = None
     """Fields of a row, as its dataset's manifest has them; null for rows of tokens, and while it is unavailable."""
+
+
+class TrainingOut(_Out):
+    """A slot that somebody trains now."""
+
+    round: int
+    slot: int
+    worker: str
+    state: str
+    id: str
+
+
+class InsideOut(BaseModel):
+    """A convicted payload that a standing merge holds: it stays in the weights of this and of every later merge."""
+
+    round: int
+    slot: int
+    claim: str
+    merge: str
 
 
 class RunOut(BaseModel):
@@ -289,6 +326,22 @@ class RunOut(BaseModel):
     description: DescriptionOut | None
     losses: list[float | str]
     """The loss after each merge, for a sparkline."""
+    held: str
+    """Escrow that is left: the most that the run can still cost."""
+    slot_price: str
+    operations_price: str | None
+    """Pay for 10^15 operations of a slot; null while the job's files cannot be had."""
+    rounds_done: int
+    """Rounds that were merged, or that failed."""
+    seconds_to_go: int | None
+    """Chain seconds until the last round, at the pace of the latest rounds; null of a run that does not go on, or has
+    begun fewer than two rounds."""
+    training: list[TrainingOut]
+    """Slots that are trained now."""
+    inside: list[InsideOut]
+    """Convicted payloads in the weights."""
+    waits: str | None
+    """One sentence on what the job waits for; null while it waits for nothing."""
 
 
 class CellOut(BaseModel):
@@ -299,6 +352,8 @@ class CellOut(BaseModel):
     slot: int
     state: str
     id: str
+    holds_convicted: bool = False
+    """True of a merge that holds a payload whose claim was convicted later."""
 
 
 class GridOut(BaseModel):
@@ -375,10 +430,19 @@ class ReasonOut(BaseModel):
     claims: int
 
 
+class RoleOut(_Out):
+    """A role in which an account has acted: requester, worker, aggregator, verifier, witness."""
+
+    role: str
+    acts: int
+    """Jobs, slots, merges, games, or enrolments and draws."""
+
+
 class AccountOut(BaseModel):
     """An account's money in the vault and its claims."""
 
     account: str
+    roles: list[RoleOut]
     key: str | None
     free: str
     locked: str
@@ -388,7 +452,12 @@ class AccountOut(BaseModel):
     earned: str
     slashed: str
     paid: str
-    """Pay of its claims: a part of what it earned."""
+    """Pay for slots and merges: a part of what it earned."""
+    gained: str
+    """Pay, fees, and shares of stakes and bonds: what was credited, without escrow and deposits that came back."""
+    money: dict[str, str]
+    """By kind. Credited: slots, merges, witnessed, won (shares of stakes and bonds), returned (escrow and deposits of
+    its jobs). Paid or lost: escrowed (escrow and deposits of its jobs), slashed, bonds."""
     claims: int
     reasons: list[ReasonOut]
     locks: list[LockOut]
@@ -403,8 +472,27 @@ class FlowOut(BaseModel):
     amount: str
 
 
+class PriceOut(BaseModel):
+    """The price of compute in a run."""
+
+    job: str
+    price: str
+    """Pay for 10^15 operations of a slot."""
+
+
 class EconomyOut(BaseModel):
     """All money of the market: totals, and hour by hour."""
+
+    prices: list[PriceOut]
+    """The prices of the latest runs whose files can be had."""
+    paid_hour: str
+    """Paid out of escrow in the last 24 hours of chain time, an hour of those since the market's first payment."""
+    workers: int
+    """Accounts with accepted or final claims of slots in that time."""
+    earned_hour: str
+    """The same, for each of these workers."""
+    slots: int
+    """Claims of slots in that time, whatever became of them."""
 
     totals: dict[str, str]
     staked: str
@@ -427,6 +515,31 @@ class EventOut(BaseModel):
     game: str | None
     tx: str
     args: dict[str, Any]
+    accounts: list[str]
+    """The accounts that it names."""
+    amount: str | None
+    """The amount that it reports, if it reports one."""
+    claim: str | None
+
+
+class TransactionOut(BaseModel):
+    """One transaction: the events of the contracts that it logged."""
+
+    tx: str
+    block: int
+    time: int
+    gas: int | None
+    """Gas that it used; null where the index has not read it: it reads that of disputes alone."""
+    events: list[EventOut]
+
+
+class FoundOut(BaseModel):
+    """A thing that an id or an address, or the beginning of one, names."""
+
+    kind: Literal["run", "claim", "dispute", "account", "transaction"]
+    id: str
+    path: str
+    """Its page."""
 
 
 class ChainOut(BaseModel):
@@ -440,6 +553,8 @@ class ChainOut(BaseModel):
     unreadable: int
     unprojected: int
     events: list[EventOut]
+    next: str | None = None
+    """The value for `before` of the page of older events."""
 
 
 class OpOut(BaseModel):
@@ -471,6 +586,8 @@ class MoveOut(BaseModel):
     transaction: str
     challenger_seconds: int
     defender_seconds: int
+    gas: int | None
+    """Gas of its transaction; null where the index was made before it read gas."""
 
 
 class RangeOut(BaseModel):
@@ -526,6 +643,9 @@ class DisputeOut(BaseModel):
     deadline: int | None
     seconds_left: ClocksOut
     moves: list[MoveOut]
+    transactions: int
+    gas_total: int | None
+    """Gas of all its transactions."""
     tree: RangeOut
     money: list[PaymentOut]
     check: str

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import case, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from coordinator import disputes
 from coordinator.context import ApiContext
@@ -19,39 +19,40 @@ from coordinator.models import (
     ClaimRow,
     CursorRow,
     EventRow,
-    FlowRow,
     GameRow,
     JobRow,
     LockRow,
     LossRow,
     NodeRow,
+    RoleRow,
     RoundRow,
 )
-from coordinator.money import AMOUNTS
+from coordinator.money import AMOUNTS, GAINED, money_of
 from coordinator.queries import found, page
 from coordinator.reading import STANDING
+from coordinator.roles import ANY, ROLES
 from coordinator.schema import (
     AccountOut,
     CellOut,
-    ChainOut,
     ClaimOut,
     CurveOut,
     DisputeOut,
-    EconomyOut,
-    EventOut,
-    FlowOut,
     GridOut,
+    InsideOut,
     LockOut,
     LossPoint,
     Page,
     ReasonOut,
+    RoleOut,
     RoundPoint,
     RunOut,
     TimelineOut,
+    TrainingOut,
 )
-from coordinator.stream import position_of
+from coordinator.waiting import waiting
+from lockstep.execution.rates import price_of
 from lockstep.protocol.errors import NotFoundError
-from lockstep.protocol.types import MERGE_SLOT, Seconds
+from lockstep.protocol.types import MERGE_SLOT, Seconds, Wei
 
 MADE = ("accepted", "final")
 """The states of claims whose payload counts in a merge."""
@@ -72,10 +73,12 @@ REASONS = {
 """Reason codes of claims, as `lockstep worker why` has them."""
 MERGED = case((ClaimRow.slot == MERGE_SLOT, 1), else_=0)
 """1 for a merge."""
+DONE = ("lead", "final", "failed")
+"""The states of rounds that nobody trains any more."""
+PACED_ROUNDS = 20
+"""The latest rounds, whose pace is taken for that of the next."""
 RECENT = 20
 LOCKS = 100
-EVENT_BYTES = 4096
-"""The most bytes of an event's arguments that are sent; longer ones, such as a leaf, are on chain."""
 
 
 # -- runs -----------------------------------------------------------------------------------------------
@@ -175,18 +178,65 @@ def _run(
         )
     )  # fmt: skip
     money = created or {}
+    escrow, done = str(money.get("escrow", "0")), sum(rounds.get((state,), 0) for state in DONE)
+    schedule, slot_price = int(params.get("schedule", {}).get("rounds", 0)), str(role.get("slot_price", "0"))
+    each = None if described is None else described.operations_per_step * int(role.get("inner_steps", 0))
     return RunOut(
         id=job.id, requester=job.requester, aggregator=job.aggregator, state=job.state, time=job.time, block=job.block,
-        rounds=int(params.get("schedule", {}).get("rounds", 0)), slots=int(role.get("slots", 0)),
+        rounds=schedule, slots=int(role.get("slots", 0)),
         inner_steps=int(role.get("inner_steps", 0)), rounds_started=sum(rounds.values()),
         rounds_by_state={state: n for (state,), n in rounds.items()}, claims=sum(slots.values()), claims_by_state=slots,
         settled_share=slots.get("final", 0) / decided if decided else None, steps=steps,
         tokens=None if described is None else steps * described.tokens_per_step,
-        escrow=str(money.get("escrow", "0")), deposit=str(money.get("deposit", "0")), paid=job.paid,
+        escrow=escrow, deposit=str(money.get("deposit", "0")), paid=job.paid,
         refunded=job.refunded, games=sum(games.values()), games_open=games.get(("open",), 0),
         convicted=sum(n for (_, state), n in claims.items() if state == "convicted"), description=described,
         losses=[found.value for found in losses],
+        held=str(max(0, int(escrow) - int(job.paid) - int(job.refunded))), slot_price=slot_price,
+        operations_price=None if not each else str(price_of(Wei(int(slot_price)), each)), rounds_done=done,
+        seconds_to_go=_seconds_to_go(session, job, schedule - done), training=_training(session, job.id),
+        inside=_inside(session, job.id), waits=waits_for(session, job),
     )  # fmt: skip
+
+
+def waits_for(session: Session, job: JobRow) -> str | None:
+    """Returns what an open job waits for, in the sentence of `lockstep train why`."""
+    found = waiting(session, job) if job.state == "active" else None
+    return None if found is None else found.sentence()
+
+
+def _seconds_to_go(session: Session, job: JobRow, left: int) -> int | None:
+    begun = session.scalars(
+        select(RoundRow.started).where(RoundRow.job == job.id).order_by(RoundRow.number.desc()).limit(PACED_ROUNDS)
+    ).all()
+    if job.state != "active" or len(begun) < 2:
+        return None
+    return max(0, left) * (begun[0] - begun[-1]) // (len(begun) - 1)
+
+
+def _training(session: Session, job: str) -> list[TrainingOut]:
+    now = select(ClaimRow).where(
+        ClaimRow.job == job, ClaimRow.slot != MERGE_SLOT, ClaimRow.state.in_(("joined", "committed"))
+    )
+    return [TrainingOut.model_validate(c) for c in session.scalars(now.order_by(ClaimRow.round, ClaimRow.slot))]
+
+
+def _inside(session: Session, job: str) -> list[InsideOut]:
+    """The convicted payloads that merges which stand have taken in."""
+    merge = aliased(ClaimRow)
+    found = session.execute(
+        select(ClaimRow, merge.id, RoundRow.mask)
+        .join(RoundRow, (RoundRow.job == ClaimRow.job) & (RoundRow.number == ClaimRow.round))
+        .join(merge, (merge.job == ClaimRow.job) & (merge.round == ClaimRow.round) & (merge.slot == MERGE_SLOT))
+        .where(ClaimRow.job == job, ClaimRow.slot != MERGE_SLOT, ClaimRow.state == "convicted")
+        .where(ClaimRow.attempt == RoundRow.attempt, RoundRow.state != "void", merge.state.in_(STANDING))
+        .order_by(ClaimRow.round, ClaimRow.slot)
+    )
+    return [
+        InsideOut(round=claim.round, slot=claim.slot, claim=claim.id, merge=merged)
+        for claim, merged, mask in found
+        if int(mask or 0) >> claim.slot & 1
+    ]
 
 
 def _counted(session: Session, query: Any) -> dict[str, dict[Any, int]]:
@@ -210,7 +260,11 @@ def grid(context: ApiContext, job: str, before: int | None, count: int) -> GridO
             .where(ClaimRow.job == job, ClaimRow.round.between(first, end - 1))
             .order_by(ClaimRow.round, ClaimRow.slot, ClaimRow.attempt)
         )
-        cells = [CellOut(round=r, attempt=a, slot=s, state=state, id=i) for r, a, s, state, i in claims]
+        holding = {found.merge for found in _inside(session, job)}
+        cells = [
+            CellOut(round=r, attempt=a, slot=s, state=state, id=i, holds_convicted=i in holding)
+            for r, a, s, state, i in claims
+        ]
         return GridOut(
             job=job, slots=int(role_of(row).get("slots", 0)), first=first, last=end - 1, rounds=begun, cells=cells
         )  # fmt: skip
@@ -340,11 +394,19 @@ def _losses(session: Session, job: str) -> list[Loss]:
 # -- accounts -------------------------------------------------------------------------------------------
 
 
-def accounts(context: ApiContext, limit: int, cursor: str | None) -> Page[AccountOut]:
-    """Registered nodes, newest first, with their money; without their locks and claims."""
+def accounts(context: ApiContext, limit: int, cursor: str | None, role: str = ANY) -> Page[AccountOut]:
+    """Accounts that have acted in a role, the latest to begin first, with their money; without locks and claims."""
     with context.database.reading() as session:
-        rows, following = page(session, select(NodeRow), (NodeRow.block, NodeRow.account), limit, cursor)
+        query = select(RoleRow).where(RoleRow.role == role)
+        rows, following = page(session, query, (RoleRow.block, RoleRow.account), limit, cursor)
         return Page[AccountOut](items=[_account(session, row.account, short=True) for row in rows], next=following)
+
+
+def roles_counted(context: ApiContext) -> dict[str, int]:
+    """Returns the number of accounts in each role."""
+    with context.database.reading() as session:
+        counted = session.execute(select(RoleRow.role, func.count()).group_by(RoleRow.role))
+        return {str(role): int(n) for role, n in counted}
 
 
 def account(context: ApiContext, account: str) -> AccountOut:
@@ -353,7 +415,8 @@ def account(context: ApiContext, account: str) -> AccountOut:
 
     with context.database.reading() as session:
         name = to_checksum_address(account)
-        if all(session.get(kind, name) is None for kind in (AccountRow, NodeRow)) and not session.scalar(
+        kinds = ((AccountRow, name), (NodeRow, name), (RoleRow, (name, ANY)))
+        if all(session.get(kind, key) is None for kind, key in kinds) and not session.scalar(
             select(func.count()).select_from(ClaimRow).where(ClaimRow.worker == name)
         ):
             raise NotFoundError(f"no account {name}", hint="it has not staked, registered or claimed anything yet")
@@ -362,16 +425,14 @@ def account(context: ApiContext, account: str) -> AccountOut:
 
 def _account(session: Session, name: str, *, short: bool) -> AccountOut:
     row, node = session.get(AccountRow, name), session.get(NodeRow, name)
-    money = {amount: getattr(row, amount) if row is not None else "0" for amount in AMOUNTS}
+    amounts = {amount: getattr(row, amount) if row is not None else "0" for amount in AMOUNTS}
     states: dict[str, int] = defaultdict(int)
-    paid = 0
     for state, amount, n in session.execute(
         select(ClaimRow.state, ClaimRow.paid, func.count())
         .where(ClaimRow.worker == name)
         .group_by(ClaimRow.state, ClaimRow.paid)
     ):
-        states[_reason(state, amount)] += n
-        paid += int(amount) * n
+        states[reason_of(state, amount)] += n
     recent: list[ClaimOut] = []
     locks: list[LockOut] = []
     if not short:
@@ -379,14 +440,20 @@ def _account(session: Session, name: str, *, short: bool) -> AccountOut:
         recent = [ClaimOut.model_validate(claim) for claim in session.scalars(newest.limit(RECENT))]
         held = select(LockRow).where(LockRow.account == name).order_by(LockRow.block.desc(), LockRow.key)
         locks = [_lock(session, lock) for lock in session.scalars(held.limit(LOCKS))]
+    found = {row.role: row for row in session.scalars(select(RoleRow).where(RoleRow.account == name))}
+    money = money_of(session, name)
     return AccountOut(
-        account=name, key=None if node is None else node.key, paid=str(paid), claims=sum(states.values()),
+        account=name, key=None if node is None else node.key, claims=sum(states.values()),
+        roles=[RoleOut.model_validate(found[role]) for role in ROLES if role in found],
+        paid=str(money["slots"] + money["merges"]), gained=str(sum(money[kind] for kind in GAINED)),
+        money={kind: str(amount) for kind, amount in money.items()},
         reasons=[ReasonOut(code=code, means=REASONS[code], claims=states[code]) for code in REASONS if states[code]],
-        locks=locks, recent=recent, **money,
+        locks=locks, recent=recent, **amounts,
     )  # fmt: skip
 
 
-def _reason(state: str, paid: str) -> str:
+def reason_of(state: str, paid: str) -> str:
+    """The code of REASONS for a claim in a state, with its pay."""
     known = {"joined": "training", "committed": "training", "revealed": "pending", "accepted": "pending",
              "merged": "pending", "void": "round_void"}  # fmt: skip
     if state == "final":
@@ -421,52 +488,6 @@ def _last_of_period(session: Session, job: JobRow, number: RoundRow) -> RoundRow
         .order_by(RoundRow.number.desc())
     )
     return session.scalars(later.limit(1)).first() or number
-
-
-# -- the market -----------------------------------------------------------------------------------------
-
-
-def economy(context: ApiContext) -> EconomyOut:
-    """All money that ever moved, and what is staked now."""
-    with context.database.reading() as session:
-        rows = session.scalars(select(FlowRow).order_by(FlowRow.hour, FlowRow.kind)).all()
-        totals: dict[str, int] = defaultdict(int)
-        for row in rows:
-            totals[row.kind] += int(row.amount)
-        free = sum(int(amount) for amount in session.scalars(select(AccountRow.free)))
-        locked = sum(int(amount) for amount in session.scalars(select(AccountRow.locked)))
-        return EconomyOut(
-            totals={kind: str(amount) for kind, amount in totals.items()}, staked=str(free + locked),
-            locked=str(locked),
-            hours=[FlowOut(hour=row.hour, kind=row.kind, amount=row.amount) for row in rows],
-        )  # fmt: skip
-
-
-def chain(context: ApiContext, limit: int) -> ChainOut:
-    """The chain as far as it is indexed, with its latest events, newest first."""
-    with context.database.reading() as session:
-        cursor = session.get(CursorRow, 1)
-        rows = session.scalars(
-            select(EventRow).order_by(EventRow.block.desc(), EventRow.log_index.desc()).limit(limit)
-        ).all()
-        return ChainOut(
-            chain_id=cursor.chain_id if cursor else None, market=cursor.market if cursor else None,
-            block=cursor.block if cursor else None, head=cursor.head if cursor else None,
-            time=cursor.time if cursor else None, unreadable=cursor.unreadable if cursor else 0,
-            unprojected=cursor.unprojected if cursor else 0, events=[event_of(row) for row in rows],
-        )  # fmt: skip
-
-
-def event_of(row: EventRow) -> EventOut:
-    """Returns an event in the form of the stream and the chain's page."""
-    return EventOut(
-        id=str(position_of(row)), block=row.block, index=row.log_index, time=row.time, contract=row.contract,
-        name=row.name, job=row.job, game=row.game, tx=row.tx, args=_cut(row.args),
-    )  # fmt: skip
-
-
-def _cut(args: dict[str, Any]) -> dict[str, Any]:
-    return {name: value[:EVENT_BYTES] if isinstance(value, str) else value for name, value in args.items()}
 
 
 # -- disputes -------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A run's waiting as the index tells it: the sentence of `lockstep train why`, without a chain (market/waiting.py).
 
-    waiting(session, job, now)     # None if the index lacks what it takes
+    waiting(session, job)          # None if the index lacks what it takes
 
 The rounds that are not settled are folded anew from their events, by the contracts' own rules for windows.
 """
@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from coordinator.folds import MARKET
-from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, RoundRow, unhex
+from coordinator.models import ClaimRow, CursorRow, EventRow, GameRow, JobRow, RoundRow, unhex
 from lockstep.market.waiting import JobStanding, RoundStanding, Waiting, waiting_of
 from lockstep.protocol.jobs import (
     NEVER,
@@ -43,10 +43,15 @@ HASH_DIGITS = 66
 T = TypeVar("T")
 
 
-def waiting(session: Session, job: JobRow, now: Seconds) -> Waiting | None:
-    """Returns what a run waits for at a chain time; None if the index has not all of its terms."""
+def waiting(session: Session, job: JobRow) -> Waiting | None:
+    """Returns what a run waits for at the indexed block; None if the index has not all of its terms."""
+    at = session.scalar(select(CursorRow))
+    if at is None:
+        return None
     try:
-        return waiting_of(standing(session, job, now))
+        found = standing(session, job, Seconds(at.time))
+        # When the chain last answered, its latest block was so old.
+        return waiting_of(replace(found, head_age=Seconds(max(0, at.checked - at.time))))
     except (LookupError, TypeError, ValueError):
         return None
 

@@ -38,17 +38,20 @@
     if (points.length < 2 || !figure.isConnected) return;
     // A step or a round has no half.
     const whole = points.every(([a]) => Number.isInteger(a));
-    const width = Math.max(280, figure.clientWidth - 26);
+    const width = () => Math.max(240, figure.clientWidth - 2 * parseFloat(getComputedStyle(figure).paddingLeft));
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { stroke: colour("--rule") } };
     const place = document.createElement("div");
     figure.append(place);
     const options = {
-      width, height: 280, scales: { x: { time: false } }, axes: [{ ...axis, label, ...(whole ? { incrs: WHOLE } : {}) }, { ...axis, size: 64 }],
+      width: width(), height: 280, scales: { x: { time: false } }, axes: [{ ...axis, label, ...(whole ? { incrs: WHOLE } : {}) }, { ...axis, size: 64 }],
       series: [{ label }, { label: y === "rate" ? "tokens/s" : "loss", stroke: colour(y === "rate" ? "--b" : "--a"), width: 2, value: (_, v) => (v === null ? "–" : String(v)) }],
     };
-    new window.uPlot(options, [points.map((p) => p[0]), points.map((p) => p[1])], place);
-    figure.querySelector("svg.chart").setAttribute("hidden", "");
-    figure.querySelector("svg.chart").classList.add("replaced");
+    const drawn = new window.uPlot(options, [points.map((p) => p[0]), points.map((p) => p[1])], place);
+    for (const svg of figure.querySelectorAll("svg.chart")) {
+      svg.setAttribute("hidden", "");
+      svg.classList.add("replaced");
+    }
+    new ResizeObserver(() => { if (figure.isConnected && drawn.width !== width()) drawn.setSize({ width: width(), height: 280 }); }).observe(figure);
   };
 
   const enhance = () => {

@@ -47,13 +47,31 @@ class Site:
         """Paths by name."""
         court = self.made.court
         assert court is not None
+        games = {f"dispute-{v}": f"/disputes/{g}" for v, g in self.made.games.items()}
         return {
-            "runs": "/", "run": f"/runs/{LONG}", "run-of-one-round": f"/runs/{self.made.job}", "workers": "/workers",
-            "worker": f"/workers/{court.arena.worker.address}", "worker-of-many": f"/workers/{self.made.workers[0]}",
-            "disputes": "/disputes", **{f"dispute-{v}": f"/disputes/{g}" for v, g in self.made.games.items()},
-            "claim": f"/claims/{self.claim}", "economy": "/economy", "chain": "/chain", "status": "/status",
-            "absent": "/runs/0x" + "12" * 32,
+            "runs": "/", "run": f"/runs/{LONG}", "run-of-one-round": f"/runs/{self.made.job}",
+            "compare": f"/compare?run={LONG}&run={self.made.job}", "accounts": "/accounts",
+            "verifiers": "/accounts?role=verifier", "verifier": f"/accounts/{court.arena.challenger.address}",
+            "worker": f"/accounts/{court.arena.worker.address}", "worker-of-many": f"/accounts/{self.made.workers[0]}",
+            "disputes": "/disputes", **games, "claim": f"/claims/{self.claim}", "economy": "/economy",
+            "chain": "/chain", "transaction": self.transaction, "search": "/search?q=0x0000",
+            "convicted": f"/claims/{self.convicted}", "status": "/status", "absent": "/runs/0x" + "12" * 32,
         }  # fmt: skip
+
+    @property
+    def game(self) -> dict[str, Any]:
+        """The game that the contract decided by a number."""
+        return dict(httpx2.get(f"{self.url}/api/v1/games/{self.made.games['fraud']}").json())
+
+    @property
+    def transaction(self) -> str:
+        """The page of its last transaction."""
+        return f"/transactions/{self.game['moves'][-1]['transaction']}"
+
+    @property
+    def convicted(self) -> str:
+        """The claim that it was about."""
+        return str(self.game["claim"])
 
     @property
     def claim(self) -> str:
@@ -93,6 +111,31 @@ def test_every_page_in_every_look(browser: Any, site: Site, look: str) -> None:
     assert faults == [], "\n".join(faults)
 
 
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+def test_nothing_is_cut_at_any_width(browser: Any, site: Site, scripts: bool) -> None:
+    faults: list[str] = []
+    for name, path in site.pages.items():
+        page, _ = opened(browser, site, path, java_script_enabled=scripts)
+        for width in chromium.WIDTHS:
+            page.set_viewport_size({"width": width, "height": 800})
+            faults += [f"{name} at {width}: {fault}" for fault in chromium.cut(page)]
+        page.context.close()
+    assert faults == [], "\n".join(faults)
+
+
+def test_a_plot_is_as_wide_as_its_window_lets_it_be(browser: Any, site: Site) -> None:
+    page, _ = opened(browser, site, f"/runs/{LONG}", viewport={"width": 1280, "height": 800})
+    plot = page.locator("figure .uplot").first
+    plot.wait_for()
+    before = plot.bounding_box()["width"]
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.wait_for_function("document.querySelector('figure .uplot').getBoundingClientRect().width < 340")
+    assert chromium.cut(page) == []
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.wait_for_function(f"document.querySelector('figure .uplot').getBoundingClientRect().width === {before}")
+    page.context.close()
+
+
 def test_without_scripts_every_number_is_there(browser: Any, site: Site) -> None:
     game = httpx2.get(f"{site.url}/api/v1/games/{site.made.games['fraud']}").json()
     run = httpx2.get(f"{site.url}/api/v1/jobs/{LONG}/run").json()
@@ -102,8 +145,8 @@ def test_without_scripts_every_number_is_there(browser: Any, site: Site) -> None
             game["claimed_bits"], game["contract_bits"], str(game["claimed_value"]), str(game["contract_value"]),
             game["op"]["name"], game["check"],
         ],
-        f"/runs/{LONG}": [f"{run['tokens']:,}", f"{run['steps']:,}", str(losses[-1]["loss"])],
-        "/": [str(run["losses"][-1])],
+        f"/runs/{LONG}": [f"{run['tokens']:,}", f"{run['steps']:,}", f"{losses[-1]['loss']:.4f}"],
+        "/": [f"{run['losses'][-1]:.4f}"],
     }  # fmt: skip
     for path, values in wanted.items():
         page, _ = opened(browser, site, path, java_script_enabled=False)

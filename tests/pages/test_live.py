@@ -208,9 +208,10 @@ def test_losses_of_the_page_are_those_of_metrics(browser: Any, lie: Lie) -> None
     assert len(losses) > 1
     page, said = chromium.opened(browser, f"{lie.url}/runs/{lie.job}")
     third = page.locator("section[aria-labelledby=loss-title] tbody td:nth-child(3)")
+    exact = "cells => cells.map((cell) => cell.title)"
     # The coordinator computes them after each merge, one by one.
     until = time.monotonic() + PATIENCE
-    while len(ours := third.all_text_contents()) < len(losses) and time.monotonic() < until:
+    while len(ours := third.evaluate_all(exact)) < len(losses) and time.monotonic() < until:
         time.sleep(2)
         page.reload()
     assert ours == [str(loss) for loss in losses]
@@ -313,9 +314,9 @@ def test_every_pages_command_works_as_it_is_copied(browser: Any, lie: Lie, stran
 def test_every_page_of_a_live_market_is_without_faults(browser: Any, lie: Lie, look: str) -> None:
     first, _ = chromium.opened(browser, lie.game)
     claim = first.locator("main .sub a[href^='/claims/']").get_attribute("href")
-    worker = first.locator("main .sub a[href^='/workers/']").last.get_attribute("href")
+    worker = first.locator("main .sub a[href^='/accounts/']").last.get_attribute("href")
     first.context.close()
-    paths = ["/", f"/runs/{lie.job}", "/workers", worker, "/disputes", f"/disputes/{lie.live['game']}", claim,
+    paths = ["/", f"/runs/{lie.job}", "/accounts", worker, "/disputes", f"/disputes/{lie.live['game']}", claim,
              "/economy", "/chain", "/status"]  # fmt: skip
     faults: list[str] = []
     for path in paths:

@@ -18,6 +18,28 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
+WIDTHS = (360, 390, 768, 1280)
+"""The widths of windows at which nothing may be cut: two phones, a tablet, a desk."""
+CUT = """() => {
+  for (const details of document.querySelectorAll("details")) details.open = true;
+  const name = (e) => `${e.tagName.toLowerCase()}.${e.getAttribute("class")} ${e.textContent.trim().slice(0, 60)}`;
+  const found = [], wide = document.documentElement.clientWidth;
+  for (const e of document.body.querySelectorAll("*")) {
+    const box = e.getBoundingClientRect();
+    if (!box.width || !box.height || e.closest(".skip") || e.closest(".uplot")) continue;
+    const frame = e.ownerSVGElement ? e.ownerSVGElement.getBoundingClientRect() : { left: 0, right: wide };
+    const beyond = Math.max(box.right - frame.right, frame.left - box.left);
+    if (beyond > 1) found.push(`${name(e)}: ${beyond.toFixed(1)} px beyond its edge`);
+    const boxed = getComputedStyle(e).display !== "inline" && !(e instanceof SVGElement);
+    const inside = e.scrollWidth - e.clientWidth;
+    if (boxed && inside > 1) found.push(`${name(e)}: its content is ${inside} px too wide`);
+  }
+  return found;
+}"""
+"""Opens what is folded, and returns each element that reaches beyond the window or its picture, or whose content does
+not fit into it."""
+
+
 @contextmanager
 def started() -> Iterator[Any]:
     """Yields a headless browser."""
@@ -59,3 +81,8 @@ def serious(page: Any) -> list[str]:
         for v in found
         if v["impact"] in ("serious", "critical")
     ]
+
+
+def cut(page: Any) -> list[str]:
+    """Returns what is cut on a page, or can be seen only by scrolling to the side."""
+    return list(page.evaluate(CUT))

@@ -24,7 +24,7 @@ from coordinator.db import Database
 from coordinator.descriptions import Descriptions
 from coordinator.folds import apply
 from coordinator.indexer import Indexer
-from coordinator.models import ClaimRow, EventRow, JobRow, LossRow, NodeRow, RoundRow
+from coordinator.models import ClaimRow, CursorRow, EventRow, JobRow, LossRow, RoleRow, RoundRow
 from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
 from coordinator.published import PublishedMarket
@@ -119,6 +119,9 @@ def _play(made: Seeded) -> None:
     running = table.open(1, table.held(1))
     table.play(running, 1, None, 2)
     Indexer(made.database, chain.devnet.w3, chain.contracts.addresses).catch_up()
+    with made.database.session() as session:  # a chain of long ago, which has not halted
+        cursor = session.get_one(CursorRow, 1)
+        cursor.checked = cursor.time
     made.games = {verdict: "0x" + game.hex() for verdict, game in (
         ("fraud", fraud), ("void", late), ("timeout", silent), ("rejected", honest), ("open", running))}  # fmt: skip
     made.job = "0x" + chain.last_job().hex()
@@ -170,22 +173,17 @@ def _long_run(made: Seeded, rounds: int, slots: int) -> None:
         from eth_utils.address import to_checksum_address
 
         made.workers = [to_checksum_address(name) for name in made.workers]
-        session.add(
-            JobRow(
-                id=LONG, requester=first.requester, spec_digest=first.spec_digest, params=params,
-                aggregator=first.aggregator, state="active", attempt=0, block=3, time=BEGUN, paid="0", refunded="0",
-            )
-        )  # fmt: skip
-        session.add_all(NodeRow(account=a, key="0x" + keccak(a.encode()).hex(), block=2) for a in made.workers)
-        session.add(
-            EventRow(
-                block=3, log_index=900, block_hash="0x" + "00" * 32, tx="0x" + "01" * 32, time=BEGUN,
-                contract="JobMarket", name="JobCreated", job=LONG,
-                args={"job": LONG, "escrow": str(rounds * slots * TOKEN), "deposit": str(8 * TOKEN)},
-            )
-        )  # fmt: skip
+        created = {
+            "job": LONG, "requester": first.requester, "spec_digest": first.spec_digest, "params": params,
+            "escrow": str(rounds * slots * TOKEN), "deposit": str(8 * TOKEN),
+        }  # fmt: skip
+        _told(session, 900, BEGUN, "JobMarket", "JobCreated", created)
+        for i, a in enumerate(made.workers, 901):
+            key = "0x" + keccak(a.encode()).hex()
+            _told(session, i, BEGUN, "StakeVault", "NodeRegistered", {"account": a, "key": key})
+            session.add(RoleRow(account=a, role="worker", acts=rounds, block=3))
         claims, paid, losses = [], 0, [LossRow(job=LONG, claim="", round=None, merges=0, loss=repr(5.545177444479562))]
-        session.execute(insert(RoundRow), [_round(number, rounds) for number in range(rounds)])
+        session.execute(insert(RoundRow), [_round(number, rounds, slots) for number in range(rounds)])
         for number in range(rounds):
             final, merged = number < rounds - 3, number < rounds - 1
             for slot in range(slots):
@@ -202,13 +200,24 @@ def _long_run(made: Seeded, rounds: int, slots: int) -> None:
         session.add_all(losses)
         session.flush()
         _money(session, made, first.requester, claims, rounds * slots)
-        session.get_one(JobRow, LONG).paid = str(paid)
+        assert int(session.get_one(JobRow, LONG).paid) == paid
+
+
+def _told(session: Session, index: int, at: int, contract: str, name: str, args: dict[str, Any]) -> None:
+    """An event of block 4, with all that follows from it."""
+    row = EventRow(
+        block=4, log_index=index, block_hash="0x" + "00" * 32, tx=f"0x{index:064x}", time=at, contract=contract,
+        name=name, job=args.get("job"), args=args,
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    assert apply(session, row), name
 
 
 def _money(session: Session, made: Seeded, requester: str, claims: list[dict[str, Any]], escrow: int) -> None:
     """Writes the vault's events of a run: stakes, hourly pay, slashes, locks."""
     told: list[tuple[int, str, str, dict[str, Any]]] = [
-        (BEGUN, "StakeVault", "Escrowed", {"from": requester, "amount": str(escrow * TOKEN)})
+        (BEGUN, "StakeVault", "Escrowed", {"from": requester, "amount": str((escrow + 8) * TOKEN)})
     ]
     told += [(BEGUN, "StakeVault", "Deposited", {"account": a, "amount": str(60 * TOKEN)}) for a in made.workers]
     for claim in claims:
@@ -228,25 +237,19 @@ def _money(session: Session, made: Seeded, requester: str, claims: list[dict[str
             told.append((hour, "JobMarket", "Paid", paid))
             told.append((hour, "StakeVault", "Credited", {"account": worker, "amount": str(amount_paid)}))
     for i, (at, contract, name, args) in enumerate(sorted(told, key=lambda t: t[0])):
-        row = EventRow(
-            block=4, log_index=1000 + i, block_hash="0x" + "00" * 32, tx="0x" + "02" * 32, time=at, contract=contract,
-            name=name, job=args.get("job"), args=args,
-        )  # fmt: skip
-        session.add(row)
-        session.flush()
-        assert apply(session, row), name
+        _told(session, 1000 + i, at, contract, name, args)
 
 
 def _digest(job: JobRow) -> Digest:
     return Digest(bytes.fromhex(job.params["spec"]["digest"][2:]))
 
 
-def _round(number: int, rounds: int) -> dict[str, Any]:
+def _round(number: int, rounds: int, slots: int) -> dict[str, Any]:
     state = "final" if number < rounds - 3 else "lead" if number < rounds - 1 else "training"
     begun = BEGUN + ROUND_SECONDS * number
     return {"job": LONG, "number": number, "attempt": 0, "state": state, "base": "0x" + "aa" * 32, "outer": None,
-            "seed": "0x" + "bb" * 32, "attested": None, "mask": None, "merge_in": None, "started": begun,
-            "updated": begun + 170 + number * 37 % 50}  # fmt: skip
+            "seed": "0x" + "bb" * 32, "attested": None, "mask": str((1 << slots) - 1), "merge_in": None,
+            "started": begun, "updated": begun + 170 + number * 37 % 50}  # fmt: skip
 
 
 def _state(dice: random.Random, number: int, slot: int, rounds: int, *, final: bool, merged: bool) -> str:

@@ -66,6 +66,14 @@ _FOLLOWS = {moves.Argued: moves.Opened, moves.Staged: moves.ElementPicked, moves
 """Maps an event to the event that the same move logs before it."""
 
 
+def continues(event: str, last: str) -> bool:
+    """True if an event of this name is of the move that has just logged `last` in the same transaction.
+
+    It decides what counts as one move, wherever moves are counted.
+    """
+    return any((event, last) == (later.__name__, before.__name__) for later, before in _FOLLOWS.items())
+
+
 @dataclass(frozen=True)
 class MoveMade:
     """One move of a game as it was mined."""
@@ -131,11 +139,9 @@ def moves_of(entries: Sequence[LoggedEvent], transitions: int, op: Op | None = N
         if isinstance(event, moves.Convicted):
             call = _PROOF_CALLS.get(event.finding.wrong, call)
         last = made[-1] if made else None
-        follows = _FOLLOWS.get(type(event))
         if (
             last is not None
-            and follows is not None
-            and isinstance(last.events[-1], follows)
+            and continues(type(event).__name__, type(last.events[-1]).__name__)
             and last.transaction == entry.transaction
         ):
             name = call if isinstance(event, moves.Staged) else last.call

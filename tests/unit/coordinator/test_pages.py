@@ -20,7 +20,17 @@ from coordinator.api import create_app
 from coordinator.db import alembic_config
 from coordinator.descriptions import Descriptions
 from coordinator.exports import table
-from coordinator.models import AccountRow, ClaimRow, CursorRow, EventRow, FlowRow, LockRow, LossRow
+from coordinator.folds import rebuild
+from coordinator.models import (
+    AccountRow,
+    ClaimRow,
+    CursorRow,
+    EventRow,
+    FlowRow,
+    LockRow,
+    LossRow,
+    RoundRow,
+)
 from coordinator.projections import claim_id_hex
 from coordinator.rates import RequestRates
 from coordinator.schema import ChainOut
@@ -52,14 +62,22 @@ class Market:
         return answer.text
 
     @property
+    def transaction(self) -> str:
+        """The page of a game's last transaction."""
+        game = self.json(f"/games/{self.made.games['fraud']}")
+        return f"/transactions/{game['moves'][-1]['transaction']}"
+
+    @property
     def paths(self) -> list[str]:
         """Every kind of page."""
         claim = self.json(f"/jobs/{LONG}/grid")["cells"][0]["id"]
         games = [f"/disputes/{game}" for game in self.made.games.values()]
         worker = self.made.court.arena.worker.address  # type: ignore[union-attr]
-        return ["/", f"/runs/{LONG}", f"/runs/{self.made.job}", f"/runs/{LONG}?x=tokens&before=20", f"/claims/{claim}",
-                "/workers", f"/workers/{worker}", f"/workers/{self.made.workers[0]}", "/disputes", *games, "/economy",
-                "/chain", "/status"]  # fmt: skip
+        return ["/", f"/compare?run={LONG}&run={self.made.job}", f"/runs/{LONG}",
+                f"/runs/{self.made.job}", f"/runs/{LONG}?x=tokens&before=20", f"/claims/{claim}",
+                "/accounts", "/accounts?role=verifier", f"/accounts/{worker}", f"/accounts/{self.made.workers[0]}",
+                "/disputes", *games, "/economy", "/chain", "/chain?event=Paid", self.transaction, "/search?q=0x0000",
+                "/status"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +105,10 @@ class Checked(HTMLParser):
         self.faults += [f"{tag} {v}" for v in given.values() if (v or "").strip().lower().startswith("javascript:")]
         if tag == "script" and not (given.get("src") or "").startswith("/static/"):
             self.faults.append("an inline script")
-        if tag in ("iframe", "object", "embed", "form", "base", "style"):
+        if tag in ("iframe", "object", "embed", "base", "style"):
             self.faults.append(tag)
+        if tag == "form" and (given.get("method"), (given.get("action") or "x")[0]) != ("get", "/"):
+            self.faults.append("a form that sends")
         if tag == "svg" and "aria-label" not in given and "aria-hidden" not in given:
             self.faults.append("a picture without a name")
         if tag in ("h1", "h2", "h3"):
@@ -152,9 +172,13 @@ def test_a_dispute_is_what_the_chain_says_of_it(market: Market) -> None:
         if ours["mover"] is not None:
             assert ours["seconds_left"] == told["seconds_left"], verdict
         for mine, theirs in zip(ours["moves"], told["moves"], strict=True):
-            assert {k: mine[k] for k in ("move", "by", "shows", "block", "time", "transaction")} == {
-                k: theirs[k] for k in ("move", "by", "shows", "block", "time", "transaction")
-            }
+            same = ("move", "by", "shows", "block", "time", "transaction", "gas")
+            assert {k: mine[k] for k in same} == {k: theirs[k] for k in same}
+        assert {k: ours[k] for k in ("transactions", "gas_total")} == {
+            k: told[k] for k in ("transactions", "gas_total")
+        }
+        [listed] = [g for g in market.json("/games")["items"] if g["id"] == game]
+        assert listed["moves"] == len(told["moves"]), "a list counts moves as the dispute does"
         assert ours["money"] == told["money"], verdict
         if told["op"] is not None:
             assert {k: ours["op"][k] for k in ("index", "kind", "name")} == told["op"], "its module path, too"
@@ -215,6 +239,33 @@ def test_an_accounts_money_is_the_vaults(market: Market) -> None:
     assert lower["account"] == market.made.court.arena.worker.address  # type: ignore[union-attr]
 
 
+def test_everybody_is_called_what_they_are(market: Market) -> None:
+    arena = market.made.court.arena  # type: ignore[union-attr]
+    requester = market.json(f"/jobs/{LONG}/run")["requester"]
+    for name, role in (
+        (arena.challenger.address, "verifier"),
+        (market.made.workers[0], "worker"),
+        (requester, "requester"),
+    ):
+        listed = [a["account"] for a in market.json(f"/accounts?role={role}&limit=50")["items"]]
+        assert name in listed, role
+        assert f"/accounts/{name}" in market.text(f"/accounts?role={role}")
+        assert role in [r["role"] for r in market.json(f"/accounts/{name}")["roles"]]
+    assert arena.challenger.address not in [
+        a["account"] for a in market.json("/accounts?role=worker&limit=50")["items"]
+    ]
+    assert "<h1>Verifier " in market.text(f"/accounts/{arena.challenger.address}")
+
+
+def test_a_requester_s_own_money_is_no_earning(market: Market) -> None:
+    requester = market.json(f"/jobs/{LONG}/run")["requester"]
+    found = market.json(f"/accounts/{requester}")
+    run = market.json(f"/jobs/{LONG}/run")
+    assert int(found["money"]["escrowed"]) >= int(run["escrow"]) + int(run["deposit"]), "it is what it paid in"
+    assert int(found["gained"]) == sum(int(found["money"][kind]) for kind in ("slots", "merges", "witnessed", "won"))
+    assert int(found["earned"]) == int(found["gained"]) + int(found["money"]["returned"])
+
+
 def test_the_economy_adds_up(market: Market) -> None:
     found = market.json("/economy")
     for kind, total in found["totals"].items():
@@ -244,9 +295,9 @@ def test_an_index_of_an_older_schema_is_folded_anew(market: Market) -> None:
 
     before, games = rows(), market.json(f"/games/{market.made.games['fraud']}")
     with database.session() as session:
-        kept = {kind: session.scalars(select(kind)).all() for kind in (ClaimRow, LossRow)}
-        claims = [row for row in kept[ClaimRow] if row.job == LONG]
+        claims = session.scalars(select(ClaimRow).where(ClaimRow.job == LONG)).all()
         assert claims, "rows of no event, which a fold does not bring back"
+        gas = {(e.block, e.log_index): e.gas for e in session.scalars(select(EventRow)) if e.gas is not None}
     assert before
     command.downgrade(alembic_config(database.url), "0005")
     with database.engine.connect() as connection:
@@ -254,6 +305,12 @@ def test_an_index_of_an_older_schema_is_folded_anew(market: Market) -> None:
     assert not names & {kind.__tablename__ for kind in tables}
     database.migrate()
     assert rows() == before
+    unknown = market.json(f"/games/{market.made.games['fraud']}")
+    assert [move["gas"] for move in unknown["moves"]] == [None] * len(games["moves"]), "gas is read from the chain"
+    assert unknown["gas_total"] is None
+    with database.session() as session:
+        for place, used in gas.items():
+            session.get_one(EventRow, place).gas = used
     assert market.json(f"/games/{market.made.games['fraud']}") == games, "events know their games again"
     # What was no event's is put back for the other tests.
     from tests.support.pages import _long_run
@@ -265,13 +322,126 @@ def _again(market: Market, seed: Any) -> None:
     with market.made.database.session() as session:
         session.execute(delete(EventRow).where(EventRow.log_index >= 900))
         session.execute(delete(LossRow))
-        from coordinator.models import JobRow
-
-        session.execute(delete(JobRow).where(JobRow.id == LONG))
-        from coordinator.models import NodeRow
-
-        session.execute(delete(NodeRow).where(NodeRow.account.in_(market.made.workers)))
+        assert rebuild(session) == 0
     seed()
+
+
+def test_one_sum_is_one_number_on_every_page(market: Market) -> None:
+    run = market.json(f"/jobs/{LONG}/run")
+    paid, escrow = pages._amount(run["paid"]), pages._amount(run["escrow"])
+    assert run["paid"] == market.json(f"/jobs/{LONG}")["paid"]
+    assert run["paid"] == str(sum(int(p["paid"]) for p in market.json(f"/jobs/{LONG}/timeline")["rounds"]))
+    everything = market.json("/runs")["items"]
+    totals = market.json("/economy")["totals"]
+    assert int(totals["paid"]) == sum(int(r["paid"]) for r in everything)
+    assert int(totals["escrowed"]) == sum(int(r["escrow"]) for r in everything)
+    assert int(totals.get("refunded", 0)) == sum(int(r["refunded"]) for r in everything)
+    accounts = market.json("/accounts?limit=50")["items"]
+    assert sum(int(a["paid"]) for a in accounts) == int(totals["paid"]), "what runs paid is what accounts were paid"
+    assert sum(int(a["money"]["escrowed"]) for a in accounts) == int(totals["escrowed"]) + int(totals["lent"])
+    for path in (f"/runs/{LONG}", f"/compare?run={LONG}", "/"):
+        assert paid in market.text(path), path
+    assert escrow in market.text(f"/runs/{LONG}")
+    shown = market.text("/economy")
+    for kind in ("paid", "escrowed"):
+        assert pages._amount(totals[kind]) in shown
+
+
+def test_an_hour_s_pay_is_shared_by_its_workers(market: Market) -> None:
+    found = market.json("/economy")
+    assert found["workers"] == len(market.made.workers)
+    assert int(found["earned_hour"]) == int(found["paid_hour"]) // found["workers"]
+    assert {p["job"]: p["price"] for p in found["prices"]}[LONG] == market.json(f"/jobs/{LONG}/run")["operations_price"]
+
+
+# -- the chain ------------------------------------------------------------------------------------------
+
+
+def test_events_are_filtered_and_come_in_pages(market: Market) -> None:
+    worker = market.made.workers[0]
+    every = market.json("/chain?limit=200")["events"]
+    assert {e["name"] for e in market.json("/chain?event=Deposited")["events"]} == {"Deposited"}
+    of_worker = market.json(f"/chain?limit=200&account={worker.lower()}")["events"]
+    assert of_worker
+    assert all(worker in e["accounts"] for e in of_worker)
+    paged, before = [], ""
+    while len(paged) < len(every):
+        found = market.json(f"/chain?limit=30{before}")
+        paged += found["events"]
+        if found["next"] is None:
+            break
+        before = f"&before={found['next']}"
+    assert paged[: len(every)] == every
+    shown = market.text(f"/chain?event=Deposited&account={worker}")
+    assert f"/accounts/{worker}" in shown
+    assert pages._amount(60 * 10**18) in shown
+    assert market.client.get("/chain?account=0x12").status_code == 400
+    assert market.client.get("/api/v1/chain?before=1").status_code == 400
+
+
+def test_a_transaction_has_all_its_events(market: Market) -> None:
+    path = market.transaction
+    found = market.json(path)
+    names = [e["name"] for e in found["events"]]
+    assert {"Slashed", "Convicted", "Resolved"} <= set(names)
+    moves = market.json(f"/games/{market.made.games['fraud']}")["moves"]
+    assert found["gas"] == moves[-1]["gas"] > 0
+    shown = market.text(path)
+    assert all(f">{name} <" in shown for name in names)
+    assert market.client.get("/api/v1/transactions/0x" + "12" * 32).status_code == 404
+
+
+def test_an_id_or_its_beginning_leads_to_its_page(market: Market) -> None:
+    claim = market.json(f"/jobs/{LONG}/grid")["cells"][0]["id"]
+    named = {
+        "run": LONG, "claim": claim, "dispute": market.made.games["fraud"], "account": market.made.workers[0],
+        "transaction": market.transaction.rpartition("/")[2],
+    }  # fmt: skip
+    for kind, name in named.items():
+        for text in (name, name[:14].lower(), name[2:14].upper()):
+            assert [(f["kind"], f["id"]) for f in market.json(f"/search?q={text}")] == [(kind, name)], text
+            answer = market.client.get(f"/search?q={text}", follow_redirects=False)
+            assert answer.status_code == 303
+            assert market.client.get(answer.headers["location"]).status_code == 200
+    for text in ("", "0x1", "zzzz", "%25%25%25%25"):
+        assert market.client.get(f"/api/v1/search?q={text}").status_code == 400, text
+    assert market.json("/search?q=" + "9" * 64) == []
+    assert "Nothing begins with" in market.text("/search?q=" + "9" * 64)
+
+
+def test_who_is_online_is_of_the_last_half_hour(market: Market) -> None:
+    assert market.json("/status")["online"]["verifier"] == 1
+    with market.made.database.session() as session:
+        cursor = session.get_one(CursorRow, 1)
+        before, cursor.time = cursor.time, cursor.time + 10 * 86_400
+    try:
+        assert market.json("/status")["online"] == {}
+        assert "nobody" in market.text("/status")
+    finally:
+        with market.made.database.session() as session:
+            session.get_one(CursorRow, 1).time = before
+
+
+# -- claims ---------------------------------------------------------------------------------------------
+
+
+def test_a_claim_says_why_it_was_convicted(market: Market) -> None:
+    game = market.json(f"/games/{market.made.games['fraud']}")
+    told = market.json(f"/claims/{game['claim']}")
+    assert told["why"].startswith(
+        f"step {game['step']}, op {game['op']['index']} ({game['op']['name']}), element 300: "
+    )
+    assert f"claimed {game['claimed_value']:.9g}, the contract computed {game['contract_value']:.9g}" in told["why"]
+    shown = market.text(f"/claims/{game['claim']}")
+    assert told["why"][1:].split(" (")[0] in shown
+    assert pages.HASHES["trace_root"] in shown
+    silent = market.json(f"/claims/{market.json('/games/' + market.made.games['timeout'])['claim']}")
+    assert "did not answer" in silent["why"]
+    job = market.json(f"/jobs/{market.made.job}/run")
+    assert (told["steps"], told["rows"]) == (
+        job["inner_steps"], job["inner_steps"] * job["description"]["tokens_per_step"],
+    )  # fmt: skip
+    assert told["seconds"] > 0
 
 
 # -- runs -----------------------------------------------------------------------------------------------
@@ -301,6 +471,48 @@ def test_a_runs_numbers_are_those_of_its_claims(market: Market) -> None:
         assert f"/claims/{cell['id']}" in shown, "each cell is a claim"
 
 
+def test_a_buyer_finds_what_a_run_costs_and_how_to_have_it(market: Market) -> None:
+    run, shown = market.json(f"/jobs/{LONG}/run"), market.text(f"/runs/{LONG}")
+    assert int(run["held"]) == int(run["escrow"]) - int(run["paid"]) - int(run["refunded"])
+    assert run["seconds_to_go"] == (run["rounds"] - run["rounds_done"]) * 240, "at the pace of the latest rounds"
+    assert f"lockstep train pull {LONG[2:]} --out model --network http://testserver" in shown
+    assert pages.LOSS_IS in shown
+    for claim in run["training"]:
+        assert f"/accounts/{claim['worker']}" in shown
+        assert claim["state"] in ("joined", "committed")
+    assert run["training"], "somebody trains now"
+    done = market.json(f"/jobs/{market.made.job}/run")
+    assert done["seconds_to_go"] is None, "one round has no pace"
+
+
+def test_a_merge_that_holds_a_convicted_payload_is_marked(market: Market) -> None:
+    run, cells = market.json(f"/jobs/{LONG}/run"), market.json(f"/jobs/{LONG}/grid?count=100")["cells"]
+    convicted = {c["id"] for c in cells if c["state"] == "convicted"}
+    assert {found["claim"] for found in run["inside"]} == convicted != set()
+    assert {c["id"] for c in cells if c["holds_convicted"]} == {found["merge"] for found in run["inside"]}
+    shown = market.text(f"/runs/{LONG}")
+    assert 'id="inside"' in shown
+    first = run["inside"][0]
+    with market.made.database.session() as session:
+        row = session.get_one(RoundRow, (LONG, first["round"]))
+        before, row.mask = row.mask, str(int(row.mask or 0) & ~(1 << first["slot"]))
+    try:
+        inside = market.json(f"/jobs/{LONG}/run")["inside"]
+        assert inside == run["inside"][1:], "what the merge left out is in no weights"
+    finally:
+        with market.made.database.session() as session:
+            session.get_one(RoundRow, (LONG, first["round"])).mask = before
+
+
+def test_runs_are_compared_on_one_plot(market: Market) -> None:
+    shown = market.text(f"/compare?run={LONG}&run={market.made.job}&x=cost")
+    for job in (LONG, market.made.job):
+        assert f"/runs/{job}" in shown
+    assert 'class="line a"' in shown
+    assert market.client.get("/compare").status_code == 404
+    assert market.client.get("/compare?run=0x" + "12" * 32).status_code == 404
+
+
 def test_a_loss_is_shown_to_the_last_bit(market: Market) -> None:
     points = market.json(f"/jobs/{LONG}/losses")["losses"]
     with market.made.database.reading() as session:
@@ -318,7 +530,7 @@ def test_amounts_and_the_axis_of_cost_are_of_the_market_s_token(
 ) -> None:
     monkeypatch.setattr("lockstep.base.amounts._of_market", Currency("USDC", 6))
     shown = market.text(f"/runs/{LONG}?x=cost&before=19")
-    assert 'data-name="USDC paid" data-unit="1000000"' in shown
+    assert 'data-name="USDC paid for claims" data-unit="1000000"' in shown
     assert " USDC" in shown
     assert "LST" not in shown
 
@@ -465,9 +677,9 @@ def test_postgresql_has_the_same_pages(market: Market, postgres: str, tmp_path: 
         games = {verdict: other.json(f"/games/{game}") for verdict, game in made.games.items()}
         command.downgrade(alembic_config(made.database.url), "0005")
         made.database.migrate()
-        assert {verdict: other.json(f"/games/{game}") for verdict, game in made.games.items()} == games, (
-            "events know their games again"
-        )
+        for verdict, game in made.games.items():
+            again = other.json(f"/games/{game}")
+            assert again["tree"] == games[verdict]["tree"], "events know their games again"
     made.court.arena.stop()  # type: ignore[union-attr]
     made.database.close()
 
@@ -502,7 +714,7 @@ def test_no_cell_of_a_csv_is_a_formula() -> None:
     assert table([]) == "\r\n"
 
 
-ABSENT = ("/runs/0x12", "/runs/0x" + "12" * 32, "/disputes/nonsense", "/workers/0x12", "/claims/0x" + "00" * 32,
+ABSENT = ("/runs/0x12", "/runs/0x" + "12" * 32, "/disputes/nonsense", "/accounts/0x12", "/claims/0x" + "00" * 32,
           f"/runs/{LONG}?x=nonsense", "/?cursor=nonsense")  # fmt: skip
 
 
@@ -540,7 +752,7 @@ def test_an_index_that_holds_nothing_has_pages(tmp_path: Any) -> None:
     empty = Seeded(Database(f"sqlite:///{tmp_path / 'i.sqlite'}"), open_store(f"dir://{tmp_path / 'store'}"), tmp_path)
     empty.database.migrate()
     with TestClient(create_app(empty.context()), raise_server_exceptions=False) as client:
-        for path in ("/", "/workers", "/disputes", "/economy", "/chain", "/status"):
+        for path in ("/", "/accounts", "/disputes", "/economy", "/chain", "/status"):
             assert client.get(path).status_code == 200, path
     empty.database.close()
 

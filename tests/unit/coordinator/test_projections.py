@@ -179,9 +179,13 @@ def test_the_step_that_is_argued_is_in_the_games_words(api: Api, t: int, moves: 
 
     said = {"claim": claim_row().id, "challenger": WORKER.address, "defender": WORKER.address, "nonce": 0, "t": t}
     with api.context.database.session() as session:
-        apply(session, event("DisputeGame", "Opened", {"game": root(5), "standing": standing(t), **said}))
+        opened = event("DisputeGame", "Opened", {"game": root(5), "standing": standing(t), **said})
         argued = event("DisputeGame", "Argued", {"game": root(5), "standing": standing(7), "statement": "0x"}, 1)
-        argued.block += t == 0
-        apply(session, argued)
+        argued.tx = root(3) if t == 0 else opened.tx
+        for one in (opened, argued):
+            one.game = root(5)
+            session.add(one)
+            session.flush()
+            apply(session, one)
         game = session.get_one(GameRow, root(5))
         assert (game.step, game.moves) == (7, moves)

@@ -38,14 +38,15 @@ def rows(session: Session) -> dict[str, list[dict[str, Any]]]:
 def events(history: History) -> list[EventRow]:
     """All that a history's market said, as the indexer stores it."""
     found: list[EventRow] = []
-    for act in history.acts:
+    for number, act in enumerate(history.acts):
+        transaction = number.to_bytes(32, "big")
         if isinstance(act.said, Exception):
             continue
         for said in act.said.events:
             topics, data = abi.log_of(said)
             at = sum(row.block == act.block.number for row in found[-500:])
             entry = {"topics": topics, "data": data, "blockNumber": act.block.number, "blockHash": bytes(32),
-                     "transactionHash": bytes(32), "logIndex": at}  # fmt: skip
+                     "transactionHash": transaction, "logIndex": at}  # fmt: skip
             event = decode_log(entry, said.contract, act.block.time)
             assert event is not None
             args = plain(event.contract, event.name, event.args, "0x")
@@ -53,8 +54,9 @@ def events(history: History) -> list[EventRow]:
                 args["params"] = indexer.params_json(history.state.params[JobId(event.args["job"])])
             found.append(
                 EventRow(
-                    block=event.block, log_index=at, block_hash="0x" + "00" * 32, tx="0x" + "00" * 32, time=event.time,
-                    contract=event.contract, name=event.name, job=args.get("job"), game=args.get("game"), args=args,
+                    block=event.block, log_index=at, block_hash="0x" + "00" * 32, tx="0x" + transaction.hex(),
+                    time=event.time, contract=event.contract, name=event.name, job=args.get("job"),
+                    game=args.get("game"), args=args,
                 )
             )  # fmt: skip
     return found

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from sqlalchemy import select
+
 from coordinator.db import Database
 from coordinator.indexer import Indexer, params_json
-from coordinator.models import JobRow
+from coordinator.models import CursorRow, JobRow
 from coordinator.reading import hex32
-from coordinator.waiting import params_of, waiting
+from coordinator.waiting import params_of, standing, waiting
 from lockstep.market.standing import standing_of
-from lockstep.market.waiting import Waiting, waiting_of
+from lockstep.market.waiting import HALTED_SECONDS, Waiting, waiting_of
 from lockstep.protocol.jobs import Phase
 from tests.support.world import World
 
-from .conftest import NOW, job_row
+from .conftest import job_row
 
 PHASES = (Phase.SEALING, Phase.TRAINING, Phase.REVEALING, Phase.ATTESTING, Phase.FREEZING, Phase.MERGING)
 
 
-def told(world: World, database: Database) -> Waiting | None:
+def told(world: World, database: Database) -> Waiting:
     """By the index, which is brought up to the head."""
     Indexer(database, world.devnet.w3, world.contracts.addresses).catch_up()
     with database.reading() as session:
-        return waiting(session, session.get_one(JobRow, hex32(world.job)), world.now)
+        return waiting_of(standing(session, session.get_one(JobRow, hex32(world.job)), world.now))
 
 
 def compared(world: World, database: Database) -> str:
@@ -69,7 +71,22 @@ def test_an_index_without_a_job_s_terms_says_nothing(database: Database) -> None
     with database.session() as session:
         session.add(job_row())
     with database.reading() as session:
-        assert waiting(session, session.get_one(JobRow, job_row().id), NOW) is None
+        assert waiting(session, session.get_one(JobRow, job_row().id)) is None
+
+
+def test_a_chain_that_has_brought_no_block_is_what_an_open_job_waits_for(database: Database) -> None:
+    world = World.start(slots=3, min_slots=2, rounds=2)
+    Indexer(database, world.devnet.w3, world.contracts.addresses).catch_up()
+    codes = []
+    for age in (HALTED_SECONDS, HALTED_SECONDS + 1):
+        with database.session() as session:
+            cursor = session.scalars(select(CursorRow)).one()
+            cursor.checked = cursor.time + age
+        with database.reading() as session:
+            found = waiting(session, session.get_one(JobRow, hex32(world.job)))
+            assert found is not None
+            codes.append(found.code)
+    assert codes == ["unstarted", "chain_halted"]
 
 
 def test_terms_come_back_from_their_json() -> None:

@@ -1,0 +1,52 @@
+"""One definition of paid, escrowed and moves: the index's sums are those that the contracts keep, in random markets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from sqlalchemy import select
+
+from coordinator.db import Database
+from coordinator.models import AccountFlowRow, FlowRow, GameRow, JobRow, RoleRow
+from coordinator.money import COMES, money_of
+from coordinator.roles import ANY
+from lockstep.protocol.market.types import BURN
+from tests.support.market.history import History
+from tests.unit.coordinator.test_rolling_back import events, take
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("seed", range(8))
+def test_money_is_what_the_contracts_keep(database: Database, seed: int) -> None:
+    history = History.of(seed).play(150)
+    state = history.state
+    told = events(history)
+    assert take(database, told, told[-1].block) == 0
+    with database.reading() as session:
+        flows: Counter[str] = Counter()
+        for flow in session.scalars(select(FlowRow)):
+            flows[flow.kind] += int(flow.amount)
+        jobs = {row.id: row for row in session.scalars(select(JobRow))}
+        for job, stored in state.jobs.items():
+            told_of = jobs["0x" + job.hex()]
+            assert (int(told_of.paid), int(told_of.refunded)) == (stored.paid, stored.refunded), stored.status
+        assert flows["escrowed"] == sum(job.escrow for job in state.jobs.values())
+        assert flows["paid"] == sum(job.paid for job in state.jobs.values())
+        assert flows["refunded"] == sum(job.refunded for job in state.jobs.values())
+        owners = {row.account for row in session.scalars(select(AccountFlowRow))}
+        credited = 0
+        for account in owners:
+            money = money_of(session, account)
+            assert all(amount >= 0 for amount in money.values()), (account, money)
+            if account != BURN:
+                credited += sum(money[kind] for kind in COMES)
+        known = {row.account for row in session.scalars(select(RoleRow).where(RoleRow.role == ANY))}
+        roles = {row.role for row in session.scalars(select(RoleRow))}
+        for game in session.scalars(select(GameRow)):
+            assert game.moves >= 1
+    assert {"requester", "worker"} <= roles
+    assert {job.requester for job in state.jobs.values()} <= known
+    withdrawn = sum(int(row.args["amount"]) for row in told if row.name == "Withdrawn" and row.args["account"] != BURN)
+    left = sum(amount for account, amount in state.credits.items() if account != BURN)
+    assert credited == withdrawn + left, "all that came to accounts is named by its kind"
