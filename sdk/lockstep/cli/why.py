@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import Empty, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -66,18 +66,12 @@ def network_of(settings: Settings) -> Network:
 def explained(handle: JobHandle, still: float = 0.0) -> Explanation:
     """Returns what a job waits for. `still`: seconds for which the caller has seen no new block. Raises the errors of
     reading the chain."""
-    from lockstep.market.standing import standing_of
-    from lockstep.market.waiting import waiting_of
-
-    net, obstacles = handle.net, list[LockstepError]()
-    standing = standing_of(net.contracts, net.ledger(), handle.id)
-    # A local chain's time may be ahead of this clock: what was seen counts as well.
-    age = max(still, time.time() - standing.now)
+    waiting, obstacles = handle.why(still=still), list[LockstepError]()
     try:
-        net.store.check()
+        handle.net.store.check()
     except LockstepError as error:
         obstacles.append(error)
-    return Explanation(waiting_of(replace(standing, head_age=age)), tuple(obstacles))
+    return Explanation(waiting, tuple(obstacles))
 
 
 @dataclass

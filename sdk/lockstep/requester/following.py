@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -16,6 +16,8 @@ from lockstep.chain.events import Event, EventReader
 from lockstep.chain.finality import FinalityTracker, relied_block
 from lockstep.market.narrator import UNTOLD, clock, of_chain
 from lockstep.market.progress import Progress, windows_of
+from lockstep.market.standing import standing_of
+from lockstep.market.waiting import Waiting, waiting_of
 from lockstep.protocol.errors import LockstepError, StillRunning
 from lockstep.protocol.types import JobId
 from lockstep.requester.access import MarketAccess
@@ -106,17 +108,25 @@ class FollowedJob:
                 progress.see(event.name, event.args, event.time)
                 last, warned = event.time, False
                 continue
-            now = self._now()
-            quiet, told = now - last, _told(progress, now)
+            quiet = self._now() - last
             if last and quiet > longest and not warned and not progress.over:
-                warnings.warn(f"job {short(self.id)}: nothing has happened for {quiet} s; {told}", stacklevel=2)
+                why = self.why().sentence()
+                warnings.warn(f"job {short(self.id)}: nothing has happened for {quiet} s; {why}", stacklevel=2)
                 warned = True
             if timeout is not None and time.monotonic() - began >= timeout:
+                why = "its last block is not relied on yet" if progress.over else self.why().sentence()
                 raise StillRunning(
-                    f"job {short(self.id)} is not done after {timeout:g} s: {told}",
+                    f"job {short(self.id)} is not done after {timeout:g} s: {why}",
                     hint="wait again, or watch() it; the job goes on by itself, and cancel() ends it",
                 )
         return self
+
+    def why(self, *, still: float = 0.0) -> Waiting:
+        """Returns what the job waits for, who can end it and until when; its `sentence()` is that of `lockstep train
+        why`. `still`: seconds for which the caller has seen no new block. Raises the errors of reading the chain."""
+        standing = standing_of(self.net.contracts, self.net.ledger(), self.id)
+        # A local chain's time may be ahead of this clock: what was seen counts as well.
+        return waiting_of(replace(standing, head_age=max(still, time.time() - standing.now)))
 
     def text(self) -> str:
         """The job so far as `lockstep train watch` tells it: a line for each event, then the rounds under way."""
@@ -173,12 +183,3 @@ class FollowedJob:
             if not batch.events:
                 yield None
                 time.sleep(poll_seconds)
-
-
-def _told(progress: Progress, now: int) -> str:
-    """Tells in one line what a job waits for."""
-    if progress.over:
-        return "its last block is not relied on yet"
-    _, *rounds = progress.lines(now)
-    told = "; ".join(line.text for line in rounds) or "no round is open"
-    return f"{progress.merged} of {progress.rounds} rounds are merged, {told}"

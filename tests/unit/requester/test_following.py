@@ -13,13 +13,16 @@ from lockstep.execution.losses import Curve, MergedLoss
 from lockstep.protocol.errors import StillRunning, Unreachable
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Cid
+from lockstep.requester import following
 from lockstep.storage.directory import DirectoryStore
 from tests.support.world import World
 
 
 @pytest.fixture
-def world() -> World:
-    return World.start()
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World.start()
+    monkeypatch.setattr(following.time, "time", lambda: float(made.now))
+    return made
 
 
 @pytest.fixture
@@ -80,11 +83,11 @@ def test_a_wait_ends_with_the_job_and_gives_the_handle(world: World, handle: Job
 
 
 def test_a_wait_that_is_too_short_says_what_the_job_waits_for(world: World, handle: JobHandle) -> None:
-    with pytest.raises(TimeoutError, match=r"not done after 0 s: 0 of 2 rounds are merged, no round is open"):
+    with pytest.raises(TimeoutError, match=r"not done after 0 s: no worker has taken the job, "):
         handle.wait(timeout=0)
     world.send(world.contracts.market.start_round(world.job, 0), "requester")
     world.send(world.contracts.market.join(world.job, 0, 1), "worker-1")
-    with pytest.raises(StillRunning, match=r"round 0: workers join, 1 of 2 slots, \d+:\d\d left") as told:
+    with pytest.raises(StillRunning, match=r"round 0 waits for workers: 1 of 2 slots is taken, ") as told:
         handle.wait(timeout=0)
     assert (told.value.exit_code, bool(told.value.hint)) == (75, True)
 
@@ -98,7 +101,7 @@ def test_a_wait_warns_once_where_nothing_happens(world: World, handle: JobHandle
     windows = [world.params.role.train_seconds, world.params.windows.challenge_seconds]
     world.pass_to(world.now + 100 * max(windows))
     with (
-        pytest.warns(UserWarning, match=r"nothing has happened for \d+ s; 0 of 2 rounds are merged, round 0: ") as told,
+        pytest.warns(UserWarning, match=r"nothing has happened for \d+ s; round 0 waits for its seed, ") as told,
         pytest.raises(StillRunning),
     ):
         handle.wait(timeout=0)
