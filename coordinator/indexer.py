@@ -14,6 +14,7 @@ import structlog
 from eth_typing import HexStr
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
+from web3.exceptions import TransactionNotFound
 
 from coordinator.db import Database
 from coordinator.folds import GAME, MARKET, apply, rebuild
@@ -60,6 +61,8 @@ class Indexer:
         self._addresses = addresses
         self._market = Market(w3, addresses.market)
         self._reader = EventReader(w3, addresses, check=check)
+        self._paid: tuple[bytes, int | None] = b"", None
+        """The last transaction whose gas was asked for, and its gas."""
 
     def step(self) -> Indexed:
         """Indexes new events, of at most one chunk of blocks."""
@@ -147,7 +150,16 @@ class Indexer:
         """Returns the gas of a dispute's move, which its page shows; other transactions are not asked for."""
         if event.contract != GAME:
             return None
-        return int(self._w3.eth.get_transaction_receipt(HexStr("0x" + event.transaction.hex()))["gasUsed"])
+        if self._paid[0] != event.transaction:
+            self._paid = event.transaction, self._gas_used(event.transaction)
+        return self._paid[1]
+
+    def _gas_used(self, transaction: bytes) -> int | None:
+        """Returns the gas of a transaction; None if the endpoint does not know it, or no more."""
+        try:
+            return int(self._w3.eth.get_transaction_receipt(HexStr("0x" + transaction.hex()))["gasUsed"])
+        except TransactionNotFound:
+            return None
 
 
 def params_json(params: JobParams) -> dict[str, Any]:

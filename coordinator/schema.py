@@ -341,7 +341,7 @@ class RunOut(BaseModel):
     inside: list[InsideOut]
     """Convicted payloads in the weights."""
     waits: str | None
-    """One sentence on what the job waits for; null while it waits for nothing."""
+    """One sentence on what the job waits for; null once it is over, and in lists."""
 
 
 class CellOut(BaseModel):

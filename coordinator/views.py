@@ -51,6 +51,7 @@ from coordinator.schema import (
 )
 from coordinator.waiting import waiting
 from lockstep.execution.rates import price_of
+from lockstep.market.waiting import HALTED_SECONDS
 from lockstep.protocol.errors import NotFoundError
 from lockstep.protocol.types import MERGE_SLOT, Seconds, Wei
 
@@ -106,6 +107,8 @@ def version_of(context: ApiContext, job: str) -> Hashable:
         cursor = session.get(CursorRow, 1)
         read = None if cursor is None else (
             cursor.block, cursor.hash, cursor.reader, cursor.head, cursor.time, cursor.held, cursor.unprojected,
+            # How long a chain has stood still is said to the minute.
+            (cursor.checked - cursor.time) // 60 if cursor.checked - cursor.time > HALTED_SECONDS else 0,
         )  # fmt: skip
         # Losses come when they are computed, not with a block; their times are the claims'.
         losses = session.scalar(
@@ -194,8 +197,9 @@ def _run(
         losses=[found.value for found in losses],
         held=str(max(0, int(escrow) - int(job.paid) - int(job.refunded))), slot_price=slot_price,
         operations_price=None if not each else str(price_of(Wei(int(slot_price)), each)), rounds_done=done,
-        seconds_to_go=_seconds_to_go(session, job, schedule - done), training=_training(session, job.id),
-        inside=_inside(session, job.id), waits=waits_for(session, job),
+        seconds_to_go=_seconds_to_go(session, job, schedule - done),
+        training=_training(session, job.id) if wait else [], inside=_inside(session, job.id),
+        waits=waits_for(session, job) if wait else None,
     )  # fmt: skip
 
 

@@ -64,13 +64,18 @@ def standing(session: Session, job: JobRow, now: Seconds) -> JobStanding:
         for row in session.scalars(select(RoundRow).where(RoundRow.job == job.id).order_by(RoundRow.number))
         if row.state != "void"
     ]
-    settled = next((n for n, row in enumerate(rows) if not _settled(row)), len(rows))
+    settled = _finals(session, job)
+    live = _folded(session, job, params, rows[max(0, min(settled, len(rows) - 1)) :])
+    while settled < len(rows) and views.is_settled(live[settled]):
+        settled += 1
     state = JobState(
         Address(job.requester), JobStatus[job.state.upper()], len(rows), settled,
         sum(row.state == "failed" for row in rows), job.attempt,
     )  # fmt: skip
-    live = rows[min(settled, len(rows) - 1) :] if rows else []
-    rounds = _folded(session, job, params, live, now)
+    fallen = select(ClaimRow.id).where(ClaimRow.job == job.id, ClaimRow.state == "void")
+    state.lingering = _open_games(session, session.scalars(fallen).all())
+    kept = rows[max(0, min(settled, len(rows) - 1)) :]
+    rounds = tuple(_standing(session, job, params, row, live[row.number], now) for row in kept)
     last = session.scalar(select(func.max(EventRow.time)).where(EventRow.job == job.id, EventRow.contract == MARKET))
     if state.status == JobStatus.VOID:
         proved = select(EventRow.args).where(EventRow.job == job.id, EventRow.name == "JobVoid")
@@ -99,25 +104,35 @@ def _value(said: Any) -> Any:
     return unhex(said) if len(said) == HASH_DIGITS else Address(said)
 
 
-def _settled(row: RoundRow) -> bool:
-    return row.state == "final" or (row.state == "failed" and row.mask is None)
+def _finals(session: Session, job: JobRow) -> int:
+    """Returns the number of rounds up to the last one that became final."""
+    query = select(EventRow.args).where(EventRow.job == job.id, EventRow.name == "RoundFinal")
+    last = session.scalar(query.order_by(EventRow.block.desc(), EventRow.log_index.desc()).limit(1))
+    return 0 if last is None else int(last["round"]) + 1
 
 
-def _folded(
-    session: Session, job: JobRow, params: JobParams, live: Sequence[RoundRow], now: Seconds
-) -> tuple[RoundStanding, ...]:  # fmt: skip
-    """Returns the standing of rounds, from their events since the first of them began."""
-    if not live:
-        return ()
-    found = {row.number: Round(Phase(Phase[row.state.upper()] if row.state == "final" else Phase.NONE)) for row in live}
+def _folded(session: Session, job: JobRow, params: JobParams, rows: Sequence[RoundRow]) -> dict[int, Round]:
+    """Returns the state of rounds by their numbers, from their events since the first of them began."""
+    found = {row.number: Round() for row in rows}
+    if not rows:
+        return found
     query = select(EventRow).where(
-        EventRow.job == job.id, EventRow.contract == MARKET, EventRow.time >= min(row.started for row in live)
+        EventRow.job == job.id, EventRow.contract == MARKET, EventRow.time >= min(row.started for row in rows)
     )  # fmt: skip
     for event in session.scalars(query.order_by(EventRow.block, EventRow.log_index)):
         number = event.args.get("round")
         if number in found:
             found[number] = _after(found[number], event, params)
-    return tuple(_standing(session, job, params, row, found[row.number], now) for row in live)
+            if event.name == "Merged":
+                found[number] = replace(found[number], backed=_backed(session, event, params))
+    return found
+
+
+def _backed(session: Session, merged: EventRow, params: JobParams) -> int:
+    """Returns the rounds that a merge backs, by the stake that its transaction locked."""
+    locks = session.scalars(select(EventRow.args).where(EventRow.tx == merged.tx, EventRow.name == "Locked"))
+    stake = next((int(args["amount"]) for args in locks if args["key"] == merged.args["claim"]), params.merge.stake)
+    return (stake - params.merge.stake) // params.round_pay
 
 
 def _after(ro: Round, event: EventRow, params: JobParams) -> Round:
@@ -151,7 +166,10 @@ def _after(ro: Round, event: EventRow, params: JobParams) -> Round:
                 ro, mask=mask, accepted=mask.bit_count(), phase=Phase.MERGING, merge_opens=now, turn=turn
             )  # fmt: skip
         case "Merged":
-            return replace(ro, phase=Phase.LEAD, merged_at=now)
+            turn = views.turn(params, ro, now) if ro.phase == Phase.MERGING else ro.turn
+            return replace(ro, phase=Phase.LEAD, turn=turn, merged_at=now)
+        case "Backed":
+            return replace(ro, backed=int(args["rounds"]))
         case "Convicted" if args["slot"] == MERGE_SLOT and ro.phase == Phase.LEAD:
             return replace(ro, phase=Phase.MERGING, merge_opens=now, turn=ro.turn + 1, merged_at=NEVER)
         case "RoundFailed":

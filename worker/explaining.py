@@ -45,6 +45,8 @@ LEAST_ROOM = 1 << 20
 """Bytes on the home's disk below which nothing can be written there."""
 TROUBLES = ("disk_full", "chain_halted", "fee", "key", "doctor", "unreachable", "guard_refused", "crashed")
 """Codes of states, or of what stands before their point, in which a home's worker joins nothing."""
+AT_REST = ("disk_full", "key", "doctor", "guard_refused")
+"""Those of them that keep a worker from starting."""
 LOOK_SECONDS = Seconds(30)
 """After which an account without coin is looked at again (chain/outbox.py)."""
 
@@ -236,9 +238,13 @@ def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
 
 
 def trouble_of(account: Account) -> Note | None:
-    """Returns the state of the home's worker if it joins nothing in it, whatever the job is."""
-    _, state = process_of(account)
-    return state if state.code.partition(".")[0] in TROUBLES else None
+    """Returns the state of the home's worker if it joins nothing in it, whatever the job is.
+
+    A note of a worker that does not run tells what keeps it from starting, and nothing of today's chain or store.
+    """
+    running, state = process_of(account)
+    kind = state.code.partition(".")[0]
+    return state if kind in (TROUBLES if running is not None else AT_REST) else None
 
 
 def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Next | None:

@@ -91,6 +91,7 @@ class World:
         """
         if devnet is None:
             devnet = MemoryDevnet(arbiter=ReferenceArbiter())
+        if isinstance(devnet, MemoryDevnet):
             devnet._request("anvil_autoImpersonateAccount", [True])
         if wealth == 1 and isinstance(devnet, MemoryDevnet):
             chain, addresses, accounts = _founded_once()

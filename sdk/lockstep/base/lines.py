@@ -39,9 +39,11 @@ def relay(stream: Iterable[bytes]) -> None:
         try:
             fields = json.loads(line)
         except ValueError:
-            put(line.decode(errors="replace").rstrip("\n"))
-        else:
+            fields = None
+        if isinstance(fields, dict):
             _told(fields)
+        else:
+            put(line.decode(errors="replace").rstrip("\n"))
 
 
 def _told(line: dict[str, Any]) -> None:

@@ -260,7 +260,7 @@ def _sealing(at: JobStanding, r: RoundStanding) -> Waiting:
         )  # fmt: skip
     return Waiting(
         "seed", f"round {r.number} waits for its seed, the hash of one of the next blocks",
-        "any of its workers", "the seed is drawn", at.last or None,
+        "anybody (one of its workers does)", "the seed is drawn", at.last or None,
         do="wait for two blocks; if they come and no seed does, none of its workers runs",
     )  # fmt: skip
 
@@ -285,9 +285,14 @@ def _revealing(at: JobStanding, r: RoundStanding) -> Waiting:
 
 
 def _attesting(at: JobStanding, r: RoundStanding) -> Waiting:
-    if r.demanded is not None:
+    if r.demanded is not None and at.now <= r.demanded[1]:
         return _demanded(r, *r.demanded)
     late = [s for s in r.slots_of(ClaimStatus.REVEALED) if not r.state.spoke >> s & 1]
+    if not late:
+        return Waiting(
+            "attesting", f"round {r.number} has the receipts of every owner, and waits until its witnesses and demands "
+            "have had their time", "", "the accepted payloads are fixed", r.state.reveal_ends, r.state.attest_ends,
+        )  # fmt: skip
     return Waiting(
         "attesting", f"round {r.number} waits for receipts: {len(late)} of {r.state.revealed} owners have not said "
         "whose payloads they could fetch", _owners(r, late), "receipts are given", r.state.reveal_ends,
@@ -299,13 +304,14 @@ def _attesting(at: JobStanding, r: RoundStanding) -> Waiting:
 def _demanded(r: RoundStanding, slot: int, deadline: Seconds) -> Waiting:
     return Waiting(
         "payload", f"round {r.number} waits for the payload of slot {slot}, which was demanded on chain",
-        _owners(r, [slot]), "the payload is posted", None, deadline, "the slot counts as missing and goes unpaid",
+        _owners(r, [slot]), "the payload is posted", None, deadline,
+        "the slot counts as missing, goes unpaid and loses its price",
         "nothing has to be done; whoever holds the payload can post it, and is paid for it",
     )  # fmt: skip
 
 
 def _freezing(at: JobStanding, r: RoundStanding) -> Waiting:
-    if r.demanded is not None:
+    if r.demanded is not None and at.now <= r.demanded[1]:
         return _demanded(r, *r.demanded)
     ended = r.state.attest_ends if r.state.revealed else r.state.reveal_ends
     return Waiting(
@@ -320,7 +326,8 @@ def _merging(at: JobStanding, r: RoundStanding) -> Waiting:
     aggregator, merge, ro = at.params.merge.aggregator, at.params.merge, r.state
     turn, order = views.turn(at.params, ro, at.now), views.seed_order(at.params, ro)
     since = ro.merge_opens
-    late = ", which the aggregator did not do in its turn" if turn and aggregator != ZERO_ADDRESS else ""
+    # A merge that was convicted, or a barred aggregator, leaves the first turn to an owner.
+    late = ", which the aggregator did not do in its turn" if turn and ro.turn == 0 else ""
     what = f"round {r.number} waits to be merged{late}"
     if turn > ro.accepted:
         return Waiting(

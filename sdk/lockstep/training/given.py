@@ -72,8 +72,11 @@ def made_of(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
     """Returns a module as it is, or what a function makes with torch's generator at `seed`; raises UsageError."""
     made: Any = model
     if not isinstance(model, nn.Module) and callable(model):
-        torch.manual_seed(seed)
-        made = model()
+        if not isinstance(seed, int):
+            raise UsageError(f"seed is {seed!r}", "a whole number")
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            made = model()
     if not isinstance(made, nn.Module):
         raise UsageError(f"the model is {type(made).__name__}", "give a torch.nn.Module, or a function that makes one")
     return made
@@ -158,7 +161,7 @@ def _texts(data: Any, column: str) -> list[str] | None:
             return None
         data = data[column]
     if hasattr(data, "dtype"):
-        if getattr(data.dtype, "kind", "") not in "OUT":
+        if getattr(data.dtype, "kind", None) not in ("O", "U", "T"):
             return None
         data = data.tolist()
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):

@@ -56,7 +56,7 @@ def not_next_token(model: nn.Module, row: Sequence[int], vocabulary: int) -> str
 
 def _scores(model: nn.Module, tokens_T: Tensor) -> Tensor:
     """[T, V]: the logits of one row, with the same random numbers at each call."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
         found: Any = logits(model(tokens_T[None]))
     if not isinstance(found, Tensor):

@@ -26,7 +26,7 @@ def test_what_was_saved_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"none\.json") as caught:
         Addresses.load(tmp_path / "none.json")
-    assert "--deployment" in caught.value.hint
+    assert "--network" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,27 @@ def test_the_index_and_the_chain_say_the_same_from_the_opening_to_the_merge(data
     ]  # fmt: skip
 
 
+def test_the_index_and_the_chain_say_the_same_of_merges_ahead_and_of_a_round_that_nobody_reveals(
+    database: Database,
+) -> None:
+    world = World.start(slots=3, min_slots=2, rounds=4, max_lead=3, max_fail=2)
+    market = world.contracts.market
+    world.to(Phase.LEAD)
+    codes = [compared(world, database)]
+    world.send(market.back(world.job, 0, 2), "aggregator")
+    codes.append(compared(world, database))
+    world.to(Phase.TRAINING, 1)
+    world.pass_to(market.round(world.job, 1).commit_ends)
+    codes.append(compared(world, database))
+    world.send(market.freeze(world.job, 1, []), "requester")
+    codes.append(compared(world, database))
+    world.to(Phase.FINAL)
+    codes.append(compared(world, database))
+    world.to(Phase.LEAD, 2)
+    codes.append(compared(world, database))
+    assert codes == ["unbacked", "unstarted", "freezing", "unstarted", "unstarted", "unbacked"]
+
+
 def test_the_index_and_the_chain_say_the_same_of_failed_and_cancelled_rounds(database: Database) -> None:
     world = World.start(slots=3, min_slots=2, rounds=3, max_fail=1)
     market = world.contracts.market
