@@ -124,7 +124,7 @@ def test_what_is_dropped_is_undone_and_nothing_is_folded_anew(database: Database
         branch = [row for row in told if row.block in blocks[at:upto] and dice.random() < 0.97]
         skipped += take(database, branch, blocks[upto - 1])
         at = upto
-        if dice.random() < 0.6:
+        if dice.random() < 0.6 or not dropped:
             at = max(0, at - dice.randint(1, 12))
             to = blocks[at] - 1
             with database.reading() as session:
