@@ -46,7 +46,7 @@ LEAST_ROOM = 1 << 20
 TROUBLES = ("disk_full", "chain_halted", "fee", "key", "doctor", "unreachable", "guard_refused", "crashed")
 """Codes of states, or of what stands before their point, in which a home's worker joins nothing."""
 AT_REST = ("disk_full", "key", "doctor", "guard_refused")
-"""Those of them that keep a worker from starting."""
+"""The codes of `TROUBLES` that keep a worker from starting."""
 LOOK_SECONDS = Seconds(30)
 """After which an account without coin is looked at again (chain/outbox.py)."""
 
