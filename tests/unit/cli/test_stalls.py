@@ -215,6 +215,7 @@ STALLS: dict[str, tuple[Callable[[Lockstep, Stalled], None], str, str, str]] = {
 """The ways to stall, and what is said of each: by the three commands of `train`, by `worker why`, by `worker quote`."""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", STALLS)
 def test_a_stall_is_told_by_every_command(lockstep: Lockstep, stalled: Stalled, name: str) -> None:
     make, of_job, of_worker, of_quote = STALLS[name]

@@ -120,6 +120,7 @@ class Sentences(torch.utils.data.Dataset[str]):
         return TEXT
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "data",
     [
