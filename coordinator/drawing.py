@@ -37,7 +37,7 @@ HOLDS_CONVICTED = "!"
 
 
 @dataclass(frozen=True)
-class Frame:
+class ChartSize:
     """The size of a chart: a page has both, and its stylesheet shows the one that fits the screen."""
 
     name: str
@@ -48,7 +48,7 @@ class Frame:
     most_ticks: int
 
 
-FRAMES = (Frame("wide", 720, 260, 64, 5), Frame("narrow", 330, 240, 56, 3))
+FRAMES = (ChartSize("wide", 720, 260, 64, 5), ChartSize("narrow", 330, 240, 56, 3))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def chart(
     return Markup("").join(_chart(frame, title, series, axes) for frame in FRAMES)
 
 
-def _chart(frame: Frame, title: str, series: Sequence[Series], axes: Axes) -> Markup:
+def _chart(frame: ChartSize, title: str, series: Sequence[Series], axes: Axes) -> Markup:
     right, bottom = frame.width - RIGHT, frame.height - BOTTOM
     head = '<svg class="chart {}" viewBox="0 0 {} {}" role="img" aria-label="{}">'
     parts = [Markup(head).format(frame.name, frame.width, frame.height, title)]
@@ -109,7 +109,7 @@ def _chart(frame: Frame, title: str, series: Sequence[Series], axes: Axes) -> Ma
     return Markup("").join([*parts, Markup("</svg>")])
 
 
-def _line(frame: Frame, line: Series, axes: Axes) -> Markup:
+def _line(frame: ChartSize, line: Series, axes: Axes) -> Markup:
     xs, ys = axes.xs, axes.ys
     at = [
         (_place(x, xs, frame.left, frame.width - RIGHT), _place(y, ys, frame.height - BOTTOM, TOP), what)

@@ -21,7 +21,7 @@ from lockstep.base import markup
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.naming import short
 from lockstep.base.networks import terms_of
-from lockstep.base.settings import resolve
+from lockstep.base.settings import Settings, resolve
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.keys import KEYSTORE, load_account
@@ -178,14 +178,24 @@ def connect(
         deployment=None if deployment is None or addresses else str(deployment),
         password_file=None if password_file is None else str(password_file),
     )  # fmt: skip
+    net = network_of(settings, addresses, account=account)
+    net.store.check()
+    return net
+
+
+def network_of(
+    settings: Settings, addresses: Addresses | None = None, *, account: LocalAccount | None = None
+) -> Network:  # fmt: skip
+    """Returns the market at the settings' places, of which the chain alone must answer. `addresses` and `account`
+    replace the settings' deployment and key."""
+    terms = None if addresses else terms_of(settings.deployment)
     addresses = addresses or Addresses.load(settings.deployment)
     w3 = connect_rpc(settings.rpc, addresses.chain_id)
     contracts, store = Contracts.at(w3, addresses), open_store(settings.storage)
-    store.check()
     key = account or (lambda: load_account(settings.home_path / KEYSTORE, settings.password()))
     return Network(
         w3, contracts, store, key, settings.home_path, settings.max_fee_wei, settings.max_tip_wei,
-        settings.finality, None if isinstance(deployment, Addresses) else terms_of(settings.deployment),
+        settings.finality, terms,
     )  # fmt: skip
 
 

@@ -485,7 +485,7 @@ def _handle(job: str, flags: PartyFlags) -> JobHandle:
 
 def _followed(job: str, flags: PartyFlags) -> JobHandle:
     """Returns a job that is followed by the chain alone: a store that is gone hides nothing of it."""
-    from lockstep.cli.why import network_of
+    from lockstep.client import network_of
 
     digits_of(job, "job", JOBS_SHOWN)
     return network_of(flags.settings()).find(job)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockstep.protocol.errors import LockstepError
 
 if TYPE_CHECKING:
-    from lockstep.base.settings import Settings
-    from lockstep.client import JobHandle, Network
+    from lockstep.client import JobHandle
     from lockstep.market.waiting import Waiting
 
 SILENCE_SECONDS = (30.0, 480.0)
@@ -43,24 +42,6 @@ class Explanation:
         """Returns the sentence, then a line for each obstacle."""
         told = [f"{e.message}: the job's parts cannot be read from here; {e.hint}" for e in self.obstacles]
         return [self.waiting.sentence(), *told]
-
-
-def network_of(settings: Settings) -> Network:
-    """Connects to a market of which the chain alone must answer."""
-    from lockstep.chain.addresses import Addresses
-    from lockstep.chain.contracts import Contracts
-    from lockstep.chain.keys import KEYSTORE, load_account
-    from lockstep.chain.rpc import connect
-    from lockstep.client import Network
-    from lockstep.storage import open_store
-
-    addresses = Addresses.load(settings.deployment)
-    w3 = connect(settings.rpc, addresses.chain_id)
-    return Network(
-        w3, Contracts.at(w3, addresses), open_store(settings.storage),
-        lambda: load_account(settings.home_path / KEYSTORE, settings.password()), settings.home_path,
-        finality=settings.finality,
-    )  # fmt: skip
 
 
 def explained(handle: JobHandle, still: float = 0.0) -> Explanation:

@@ -17,7 +17,8 @@ from lockstep.base.settings import resolve
 from lockstep.chain.devnet import key_of
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_key
 from lockstep.cli import why
-from lockstep.cli.why import SILENCE_SECONDS, Silence, network_of
+from lockstep.cli.why import SILENCE_SECONDS, Silence
+from lockstep.client import network_of
 from lockstep.execution.capacity import Pace
 from lockstep.protocol.errors import KeyStoreError, WrongBits
 from lockstep.protocol.jobs import Phase
@@ -53,7 +54,7 @@ class Stalled:
 
     @property
     def home(self) -> Path:
-        """Of worker-0."""
+        """The home of worker-0."""
         return self.folder / "home"
 
     @property
@@ -95,7 +96,7 @@ def stalled(lockstep: Lockstep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def told(lockstep: Lockstep, at: Stalled) -> dict[str, str]:
-    """What each command says on a terminal, and of `quote` the reasons."""
+    """Returns the text that each command prints on a terminal; of `quote`, the reasons."""
     job, passed = at.world.job.hex()[:8], [0.0]
     silence = Silence(network_of(resolve(**at.places)).find(job), lambda: passed[0])
     passed[0] = SILENCE_SECONDS[0]

@@ -12,7 +12,8 @@ import pytest
 from lockstep.base.naming import short
 from lockstep.base.settings import DEFAULTS, resolve
 from lockstep.cli import why
-from lockstep.cli.why import SILENCE_SECONDS, Silence, impatient, network_of
+from lockstep.cli.why import SILENCE_SECONDS, Silence, impatient
+from lockstep.client import network_of
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.jobs import Phase
 from tests.support.world import World

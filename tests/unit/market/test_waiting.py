@@ -17,7 +17,7 @@ THREE: dict[str, Any] = {"slots": 3, "min_slots": 2, "rounds": 2}
 
 
 def waits(world: World, head_age: float = 0.0) -> Waiting:
-    """What a world's job waits for: its sentence has no bare wei and no whole id."""
+    """Returns the waiting of a world's job, whose sentence has no bare wei and no whole id."""
     found = waiting_of(standing_of(world.contracts, world.ledger(), world.job, head_age))
     said = found.sentence()
     assert not re.search(r"\d{13}|[0-9a-f]{40}|None", said), said
