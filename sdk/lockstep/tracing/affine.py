@@ -7,8 +7,9 @@ reshape that merges permuted axes needs no copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, compress, pairwise
 from math import prod
 
@@ -36,6 +37,11 @@ class Leaf:
         """True if the leaf reads memory; iota and context leaves read none."""
         return self.tag not in (Tag.IOTA, Tag.CONTEXT)
 
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """The leaf alone: an expression of one part."""
+        return (self,)
+
 
 @dataclass(frozen=True, eq=False)
 class Inst:
@@ -44,6 +50,15 @@ class Inst:
     op: Opcode
     args: tuple[Expr, ...] = ()
     imm: int = 0
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """Every distinct subexpression, arguments before their users, in order of first use; last the whole."""
+        return (*self._below, self)
+
+    @cached_property
+    def _below(self) -> tuple[Expr, ...]:
+        return tuple({id(part): part for arg in self.args for part in arg.parts}.values())
 
 
 Expr = Leaf | Inst
@@ -98,22 +113,6 @@ class ExpressionPool:
         return done[id(expr)]
 
 
-def postorder(expr: Expr) -> list[Expr]:
-    """Returns every distinct subexpression, arguments before their users, in order of first use."""
-    order: dict[int, Expr] = {}
-
-    def visit(e: Expr) -> None:
-        if id(e) in order:
-            return
-        if isinstance(e, Inst):
-            for a in e.args:
-                visit(a)
-        order[id(e)] = e
-
-    visit(expr)
-    return list(order.values())
-
-
 @dataclass(frozen=True)
 class Val:
     """A symbolic tensor: an expression (or a fold that is not emitted yet) with its logical shape."""
@@ -134,7 +133,7 @@ class Val:
         assert isinstance(self.body, Leaf)
         return self.body
 
-    @property
+    @cached_property
     def axes(self) -> Axes:
         """Extents of all iteration axes, outermost first."""
         return tuple(n for dim in self.dims for n in dim)
@@ -142,7 +141,7 @@ class Val:
     @property
     def varying(self) -> list[bool]:
         """One flag per iteration axis: True if the value varies along it, so that a stored copy must have the axis."""
-        strides = [x.strides for x in self.leaves()]
+        strides = [x.strides for x in self.leaves]
         return [any(s[a] for s in strides) for a in range(len(self.axes))]
 
     @property
@@ -150,12 +149,12 @@ class Val:
         """The logical shape: the product of the iteration extents of each dimension."""
         return tuple(prod(dim) for dim in self.dims)
 
-    def leaves(self) -> Iterator[Leaf]:
-        """Yields every window in the expression."""
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Every window in the expression."""
         if isinstance(self.body, FoldChain):
-            yield from self.body.operands
-        else:
-            yield from (e for e in postorder(self.body) if isinstance(e, Leaf))
+            return self.body.operands
+        return tuple(part for part in self.body.parts if isinstance(part, Leaf))
 
 
 def contiguous(extents: Sequence[int]) -> Strides:
@@ -189,13 +188,17 @@ class Views:
 
     def permute(self, val: Val, order: Sequence[int]) -> Val:
         """Transposes a value: logical dimension i of the result is dimension order[i] of `val`."""
+        if list(order) == sorted(order):
+            return val
         starts = list(accumulate((len(d) for d in val.dims), initial=0))
         axes = [a for i in order for a in range(starts[i], starts[i + 1])]
         return self._restride(val, [val.dims[i] for i in order], lambda o, s: (o, tuple(s[a] for a in axes)))
 
     def expand(self, val: Val, shape: Sequence[int]) -> Val:
         """Broadcasts a value: logical dimensions of extent 1 repeat."""
-        dims = [d if prod(d) == n else (n,) for d, n in zip(val.dims, shape, strict=True)]
+        dims = tuple(d if prod(d) == n else (n,) for d, n in zip(val.dims, shape, strict=True))
+        if dims == val.dims:
+            return val
 
         def change(offset: int, strides: Strides) -> tuple[int, Strides]:
             it = iter(strides)
@@ -237,6 +240,8 @@ class Views:
 
         The new extents of each old axis must multiply to its extent; they may be grouped into any dimensions.
         """
+        if tuple(map(tuple, dims)) == val.dims:
+            return val
         parts = _grouped([n for d in dims for n in d], val.axes)
         return self._restride(
             val, dims, lambda o, s: (o, tuple(a * c for a, p in zip(s, parts, strict=True) for c in contiguous(p)))
@@ -256,6 +261,8 @@ class Views:
         incompatible.
         """
         vals = [self.normal(v) for v in vals]
+        if all(v.dims == vals[0].dims for v in vals):
+            return vals
         dims: list[Axes] = []
         for columns in zip(*(v.dims for v in vals), strict=True):
             fine: Axes = ()
@@ -269,6 +276,8 @@ class Views:
 
     def normal(self, val: Val) -> Val:
         """Drops axes of extent 1 and merges the axes of each dimension where every window allows it."""
+        if all(len(dim) < 2 and dim != (1,) for dim in val.dims):
+            return val
         dims, keep = _mergeable(val, val.dims)
         return val if dims == val.dims else self._restride(val, dims, lambda o, s: (o, tuple(s[a] for a in keep)))
 
@@ -301,7 +310,7 @@ def _mergeable(val: Val, dims: tuple[Axes, ...]) -> tuple[tuple[Axes, ...], list
     """Returns the dimensions after merging, and for each new axis the index of the old axis that gives its stride (the
     innermost of those merged).
     """
-    columns = [leaf.strides for leaf in val.leaves()]
+    columns = [leaf.strides for leaf in val.leaves]
     result: list[Axes] = []
     keep: list[int] = []
     at = 0

@@ -12,7 +12,7 @@ from lockstep.protocol.merkle import LEAF_ELEMENTS, TensorHeader
 from lockstep.protocol.programs import rules
 from lockstep.protocol.programs.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
 from lockstep.tracing import graph as g
-from lockstep.tracing.affine import Axes, Expr, FoldChain, Inst, Leaf, Val, Views, contiguous, postorder
+from lockstep.tracing.affine import Axes, Expr, FoldChain, Inst, Leaf, Val, Views, contiguous
 from lockstep.tracing.graph import Node, Origin
 from lockstep.tracing.lowering import refusal
 
@@ -64,7 +64,7 @@ class Emission:
         chain, flat = val.body, self._views.packed(val, val.varying)
         assert isinstance(chain, FoldChain)
         dtype = I32 if chain.mode == Fold.ISUM else F32
-        op = Op(Kind.FOLD, dtype, flat.axes, _operands(flat.leaves()), (chain.terms,), chain.mode, p0=chain.words)
+        op = Op(Kind.FOLD, dtype, flat.axes, _operands(flat.leaves), (chain.terms,), chain.mode, p0=chain.words)
         return self._write(op, node, val.dims, val.varying)
 
     def quant(self, rows: Val, node: Node) -> Val:
@@ -177,7 +177,7 @@ def _operands(leaves: Iterable[Leaf], varies: Sequence[bool] | None = None) -> t
 
 def _map(body: Expr, extents: tuple[int, ...], node: Node) -> Op:
     """Builds a map op: operands in order of first use, then one instruction per distinct operation."""
-    parts = postorder(body)
+    parts = body.parts
     leaves = [p for p in parts if isinstance(p, Leaf)]
     insts = [p for p in parts if isinstance(p, Inst)]
     register = {id(p): i for i, p in enumerate([*leaves, *insts])}

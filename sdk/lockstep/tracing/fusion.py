@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from lockstep.numerics.scalar import FUNCTIONS, Opcode
 from lockstep.protocol.programs.rules import MAX_FUNCTIONS, MAX_INSTRS, MAX_OPERANDS, MAX_TENSOR_OPERANDS
-from lockstep.tracing.affine import Expr, FoldChain, Inst, Leaf, Val, postorder
+from lockstep.tracing.affine import Expr, FoldChain, Inst, Leaf, Val
 from lockstep.tracing.graph import Node
 
 MAX_BIG = 4
@@ -47,7 +47,7 @@ class MapCost:
 
 def cost(expr: Expr) -> MapCost:
     """Returns the cost of an expression, over its distinct sub-expressions."""
-    parts = postorder(expr)
+    parts = expr.parts
     leaves = [p for p in parts if isinstance(p, Leaf)]
     insts = [p for p in parts if isinstance(p, Inst)]
     return MapCost(
@@ -64,7 +64,7 @@ def is_cheap(expr: Expr) -> bool:
     """Returns True if recomputing the expression in every consumer is cheaper than storing it."""
     if isinstance(expr, Leaf):
         return True
-    c, constants = cost(expr), sum(isinstance(e, Inst) and e.op == Opcode.IMM for e in postorder(expr))
+    c, constants = cost(expr), sum(isinstance(e, Inst) and e.op == Opcode.IMM for e in expr.parts)
     own = c.instrs - constants
     return not c.heavy and (own <= 8 if c.tensors == 0 else own <= 1 and c.tensors == 1)
 

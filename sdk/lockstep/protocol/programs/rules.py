@@ -44,6 +44,7 @@ MAX_TENSOR_OPERANDS = 6
 """Most tensor operands of a map; each costs an opening."""
 MAX_INSTRS = 32
 MAX_FUNCTIONS = 8
+LAST_OPCODE = int(max(Opcode))
 MAX_TOTAL = 1 << 40
 """Most elements of all ops of one Program, unless a party allows fewer."""
 MAX_STATE_DEPTH = 10
@@ -283,8 +284,8 @@ def _check_map(op: Op) -> None:
 
 def _check_instr(k: int, instr: Instr, registers: int) -> None:
     # INVARIANT: an instruction has an opcode of the op-set.
-    if instr.op > max(Opcode):
-        raise Broken(Rule.OPCODE, f"instruction {k} has opcode {instr.op}", f"opcodes are 0 to {int(max(Opcode))}")
+    if instr.op > LAST_OPCODE:
+        raise Broken(Rule.OPCODE, f"instruction {k} has opcode {instr.op}", f"opcodes are 0 to {LAST_OPCODE}")
     immediate = instr.op == Opcode.IMM
     reads = 0 if immediate else ARITY[Opcode(instr.op)]
     named = (instr.a, instr.b, instr.c)
