@@ -1,11 +1,16 @@
-"""Generates random small networks in torch: forward, loss, gradient and update, traced as a job's step."""
+"""Generates random small networks in torch, traced as a job's step: activation, loss, gradients and update.
+
+Torch takes most of the time of a trace, so that one capture of a network gives several functions.
+"""
 
 from __future__ import annotations
 
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -15,10 +20,15 @@ from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.programs.program import Program
-from lockstep.tracing import trace
 from lockstep.tracing.arithmetic import Arithmetic, Products
+from lockstep.tracing.trace import Captured, Lowered
 from tests.differ.case import Case
 
+FUNCTIONS = ("gradients", "activation", "update", "input", "loss")
+"""What a function of a network computes: the loss with all gradients, or with the updated parameters; or one alone."""
+ARITHMETICS = ("float32", "int8", "int8x2")
+TURNS = 4
+"""Number of networks whose functions take turns in the order of seeds."""
 MOST = 6000
 """Most elements of an activation."""
 TOKENS = 24
@@ -280,16 +290,18 @@ class Net:
 
 @dataclass(frozen=True)
 class Step:
-    """A traced function with its inputs."""
+    """A function with its inputs, and its results by what they are."""
 
     function: Callable[..., list[Tensor]]
+    """Maps (input, parameters...) to the results, all flat."""
     examples: tuple[Tensor, ...]
-    products: Arithmetic
+    results: dict[str, list[int]]
+    """For each of FUNCTIONS the positions of its results; a network of tokens has no gradient of its input."""
 
 
-def step_of(seed: int) -> Step:
-    """Returns the function of a seed: (input, parameters...) -> loss, gradients or an update's state, all flat."""
-    rng = random.Random(seed)
+def step_of(net: int) -> Step:
+    """Returns the function of a network's number."""
+    rng = random.Random(net)
     batch = rng.choice((1, 1, 2, 2, 3, 4, 5, 9))
     kind = rng.choice(("image", "image", "image", "line", "sequence", "sequence", "rows", "tokens"))
     side = rng.choice((2, 2, 3, 4, 5, 6, 7, 8, 12))
@@ -302,76 +314,127 @@ def step_of(seed: int) -> Step:
     }[kind]
     embedded = kind == "tokens"
     width = rng.choice((3, 4, 8, 12))
-    net = Net(rng, torch.linspace(-1, 1, prod(shape)).reshape(shape) if not embedded else torch.zeros(*shape, width))
-    net.grow()
-    if not net.layers:
-        net.linear()
+    grown = Net(rng, torch.linspace(-1, 1, prod(shape)).reshape(shape) if not embedded else torch.zeros(*shape, width))
+    grown.grow()
+    if not grown.layers:
+        grown.linear()
     shapes = [(TOKENS, width)] if embedded else []
-    shapes += [own for _, all_shapes in net.layers for own in all_shapes]
-    classes = net.x.shape[-1]
+    shapes += [own for _, all_shapes in grown.layers for own in all_shapes]
+    classes = grown.x.shape[-1]
     loss_kind = rng.choice(
-        ("square", "weighted", "classes") if net.x.dim() == 2 and classes > 1 else ("square", "weighted")
+        ("square", "weighted", "classes") if grown.x.dim() == 2 and classes > 1 else ("square", "weighted")
     )
-    update = rng.choice(("gradients", "gradients", "gradients", "momentum", "adam"))
-    weights = torch.arange(net.x.numel()).reshape(net.x.shape).float() / net.x.numel() - 0.5
+    update = rng.choice(("momentum", "adam"))
+    weights = torch.arange(grown.x.numel()).reshape(grown.x.shape).float() / grown.x.numel() - 0.5
 
-    def forward(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    def forward(x: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         left = list(parameters)
         y = F.embedding(x.long(), left.pop(0)) if embedded else x
-        for module, own in net.layers:
+        for module, own in grown.layers:
             y = module(y, *left[: len(own)])
             left = left[len(own) :]
         if loss_kind == "square":
-            return y.pow(2).mean()
+            return y, y.pow(2).mean()
         if loss_kind == "weighted":
-            return (y * weights.to(y.dtype)).sum()
-        return F.cross_entropy(y, torch.arange(len(y)) % classes)
+            return y, (y * weights.to(y.dtype)).sum()
+        return y, F.cross_entropy(y, torch.arange(len(y)) % classes)
 
     def function(x: Tensor, *flat: Tensor) -> list[Tensor]:
         leaves = [p.detach().view(s).requires_grad_() for p, s in zip(flat, shapes, strict=False)]
         inputs = x.detach().view(shape)
         by = list(leaves)
         if not embedded:
-            inputs = inputs.requires_grad_()
-            by.append(inputs)
-        loss = forward(inputs, leaves)
+            by.append(inputs.requires_grad_())
+        y, loss = forward(by[-1] if not embedded else inputs, leaves)
         grads = torch.autograd.grad(loss, by, allow_unused=True)
-        found = [loss.reshape(1)]
-        for p, g in zip(by, grads, strict=True):
-            if g is None:
-                continue
-            if update == "gradients" or p is inputs:
-                found.append(g.reshape(-1))
-            elif update == "momentum":
-                m = p * 0.9 + g
-                found += [m.detach().reshape(-1), (p - 0.1 * m).detach().reshape(-1)]
+        # A parameter that the loss does not read has the gradient 0.
+        grads = [torch.zeros_like(p) if g is None else g for p, g in zip(by, grads, strict=True)]
+        moments, updated = [], []
+        for p, g in zip(leaves, grads, strict=False):
+            if update == "momentum":
+                moments.append(p * 0.9 + g)
+                updated.append(p - 0.1 * moments[-1])
             else:
                 m, v = p * 0.9 + 0.1 * g, p * p * 0.99 + 0.01 * g * g
-                found.append((p - 0.01 * m / (v.sqrt() + 1e-8)).detach().reshape(-1))
-        return found
+                updated.append(p - 0.01 * m / (v.sqrt() + 1e-8))
+        return [t.detach().reshape(-1) for t in (y, loss, *grads, *moments, *updated)]
 
+    count, inputs = len(shapes), [] if embedded else [2 + len(shapes)]
+    updates = (2 if update == "momentum" else 1) * count
+    first = 2 + count + len(inputs)
+    results = {
+        "activation": [0], "loss": [1], "gradients": list(range(1, first)), "input": inputs,
+        "update": [1, *range(first, first + updates)],
+    }  # fmt: skip
     dtype = torch.int32 if embedded else torch.float32
     examples = (torch.zeros(prod(shape), dtype=dtype), *(torch.zeros(prod(s)) for s in shapes))
-    forms = rng.choice((None, None, None, "int8", "int8x2"))
-    products = Arithmetic() if forms is None else Arithmetic("int8", {"*": forms})
-    return Step(function, examples, products)
+    return Step(function, examples, results)
+
+
+@lru_cache(4 * TURNS)
+def _captured(net: int) -> tuple[Step, Captured] | None:
+    torch.manual_seed(0)
+    with suppress(LockstepError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        step = step_of(net)
+        return step, Captured.of(step.function, *step.examples)
+    return None
+
+
+@lru_cache(4 * TURNS)
+def _lowered(net: int, arithmetic: str) -> tuple[Step, Lowered] | None:
+    if (found := _captured(net)) is None:
+        return None
+    step, captured = found
+    products = Arithmetic() if arithmetic == "float32" else Arithmetic("int8", {"*": arithmetic})
+    with suppress(LockstepError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return step, captured.lowered(Products(products))
+    return None
+
+
+def function_of(seed: int) -> tuple[int, str, str]:
+    """Returns the network of a seed, one of FUNCTIONS and one of ARITHMETICS.
+
+    A process that runs every second or fourth seed captures each network once.
+    """
+    turn, at = divmod(seed, TURNS * len(ARITHMETICS) * len(FUNCTIONS))
+    variant, place = divmod(at, TURNS)
+    arithmetic, function = divmod(variant, len(FUNCTIONS))
+    return (
+        turn * TURNS + place,
+        FUNCTIONS[(function + turn) % len(FUNCTIONS)],
+        ARITHMETICS[(arithmetic + turn) % len(ARITHMETICS)],
+    )
+
+
+def seed_of(net: int, function: str, arithmetic: str) -> int:
+    """Returns the seed of a network's function, as `function_of` reads it."""
+    turn, place = divmod(net, TURNS)
+    which = (FUNCTIONS.index(function) - turn) % len(FUNCTIONS)
+    variant = (ARITHMETICS.index(arithmetic) - turn) % len(ARITHMETICS) * len(FUNCTIONS) + which
+    return (turn * len(ARITHMETICS) * len(FUNCTIONS) + variant) * TURNS + place
 
 
 def program_of(seed: int) -> Program | None:
     """Returns the Program of a seed; None if the tracer refuses it."""
-    torch.manual_seed(0)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            step = step_of(seed)
-            return trace(step.function, *step.examples, products=Products(step.products))
-    except LockstepError:
+    net, function, arithmetic = function_of(seed)
+    if (found := _lowered(net, arithmetic)) is None:
         return None
+    step, lowered = found
+    if not (kept := step.results[function]):
+        return None
+    with suppress(LockstepError):
+        program = lowered.program(kept)
+        return program if program.ops else None  # an activation may be a view of the input
+    return None
 
 
 def eager(case: Case, seed: int, dtype: torch.dtype) -> list[np.ndarray]:
     """Returns torch's results on a case's state in a float type."""
-    step = step_of(seed)
+    net, function, _ = function_of(seed)
+    step = step_of(net)
     arrays = [a for a in case.state if a is not None]
     given = [torch.from_numpy(np.array(a)) for a in arrays]
-    return [t.detach().numpy() for t in step.function(*(t if t.dtype == torch.int32 else t.to(dtype) for t in given))]
+    found = step.function(*(t if t.dtype == torch.int32 else t.to(dtype) for t in given))
+    return [found[i].numpy() for i in step.results[function]]

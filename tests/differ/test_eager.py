@@ -71,8 +71,9 @@ def test_random_networks_are_near_eager_float64() -> None:
     side where two values are as good as equal."""
     far = []
     compared = 0
-    for seed in range(NETS):
-        if nets.step_of(seed).products.products != "float32" or (program := traced.program_of(seed)) is None:
+    for net in range(NETS):
+        seed = nets.seed_of(net, ("gradients", "update")[net % 2], "float32")
+        if (program := traced.program_of(seed)) is None:
             continue
         case = in_range(filled(f"nets:{seed}", program, seed, "normal"))
         found = paths.compile(program).run(case.state, CONTEXT)
@@ -84,5 +85,5 @@ def test_random_networks_are_near_eager_float64() -> None:
             if not near(got, want, max(10 * ERROR, 4 * distance(rounded, want))):
                 far.append(f"nets:{seed}")
                 break
-    assert compared > NETS // 3
+    assert compared > NETS // 2
     assert len(far) <= compared // 20, far

@@ -1,4 +1,4 @@
-"""Caches the Programs of random networks: tracing one takes most of a second, and importing torch seconds.
+"""Caches the first Programs of random networks: a capture takes half a second, and importing torch seconds.
 
 The cache is out/differ/traced; it is renewed when the tracer or the generator of networks changes.
 """
@@ -16,6 +16,8 @@ from tests.differ.case import Case, filled
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACED = ROOT / "out/differ/traced"
+KEPT = 4096
+"""Number of seeds whose Programs are cached."""
 
 
 @cache
@@ -27,11 +29,11 @@ def _sources() -> str:
 
 def program_of(seed: int) -> Program | None:
     """Returns the Program of a seed; None if the tracer refuses it."""
+    if seed >= KEPT:
+        return _traced(seed)
     kept = TRACED / _sources() / str(seed)
     if not kept.exists():
-        from tests.differ import nets  # torch takes seconds to import
-
-        program = nets.program_of(seed)
+        program = _traced(seed)
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_name(f"{seed}.{random.SystemRandom().getrandbits(64)}")
         partial.write_bytes(b"" if program is None else encode_program(program))
@@ -39,6 +41,12 @@ def program_of(seed: int) -> Program | None:
         return program
     data = kept.read_bytes()
     return decode_program(data) if data else None
+
+
+def _traced(seed: int) -> Program | None:
+    from tests.differ import nets  # torch takes seconds to import
+
+    return nets.program_of(seed)
 
 
 def make(seed: int, name: str) -> Case | None:

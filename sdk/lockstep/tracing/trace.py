@@ -12,9 +12,11 @@ The root follows from the function's arithmetic alone: not from names, hash seed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
@@ -55,29 +57,62 @@ def trace(fn: Callable[..., Any], *examples: torch.Tensor | None, products: Prod
     the line of the forward, for an operation that cannot become a Program or exceeds a bound of
     `protocol.programs.rules`.
     """
-    given = [(i, e) for i, e in enumerate(examples) if e is not None]
-    entries: list[TensorHeader | None] = [None] * _padded(len(examples))
-    low = Lowering(products)
-    nodes = []
-    for i, example in given:
-        dtype = input_dtype(example, i)
-        entries[i] = TensorHeader(F32 if dtype == g.F32 else I32, tuple(example.shape))
-        rules.check_input(i, entries[i])
-        nodes.append(low.graph.state(i, dtype, tuple(example.shape)))
+    return Captured.of(fn, *examples).lowered(products).program()
 
-    def dense(*tensors: torch.Tensor) -> list[Any]:
-        full: list[torch.Tensor | None] = [None] * len(examples)
-        for (i, _), tensor in zip(given, tensors, strict=True):
-            full[i] = tensor
-        results = fn(*full)
-        return list(results) if isinstance(results, (tuple, list)) else [results]
 
-    module = capture(dense, [e for _, e in given])
-    outputs = _flat(low.run(module, nodes))
-    outputs += [None] * (_padded(len(outputs)) - len(outputs))
-    for what, state in (("input", entries), ("output", outputs)):
-        rules.check_width(what, len(state))
-    return Selection(outputs).program(tuple(entries))
+@dataclass(frozen=True)
+class Captured:
+    """A function's aten graph, from which Programs with several arithmetics follow."""
+
+    module: fx.GraphModule
+    examples: tuple[torch.Tensor | None, ...]
+
+    @staticmethod
+    def of(fn: Callable[..., Any], *examples: torch.Tensor | None) -> Captured:
+        """Captures `fn(*examples)`; raises LoweringError where torch cannot."""
+        given = [(i, e) for i, e in enumerate(examples) if e is not None]
+        for i, example in given:
+            rules.check_input(i, _header(example, i))
+
+        def dense(*tensors: torch.Tensor) -> list[Any]:
+            full: list[torch.Tensor | None] = [None] * len(examples)
+            for (i, _), tensor in zip(given, tensors, strict=True):
+                full[i] = tensor
+            results = fn(*full)
+            return list(results) if isinstance(results, (tuple, list)) else [results]
+
+        return Captured(capture(dense, [e for _, e in given]), examples)
+
+    def lowered(self, products: Products | None = None) -> Lowered:
+        """Lowers the graph; `products` selects the products that run in integers."""
+        low = Lowering(products)
+        entries: list[TensorHeader | None] = [None] * _padded(len(self.examples))
+        nodes = []
+        for i, example in enumerate(self.examples):
+            if example is not None:
+                entries[i] = _header(example, i)
+                nodes.append(low.graph.state(i, input_dtype(example, i), tuple(example.shape)))
+        return Lowered(tuple(entries), tuple(_flat(low.run(self.module, nodes))))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The tensor graph of a function's results, for Programs that return all or some of them."""
+
+    entries: tuple[TensorHeader | None, ...]
+    results: tuple[Node | None, ...]
+
+    def program(self, kept: Sequence[int] | None = None) -> Program:
+        """Returns the Program of all results, or of the `kept` ones, by their positions."""
+        outputs = list(self.results) if kept is None else [self.results[i] for i in kept]
+        outputs += [None] * (_padded(len(outputs)) - len(outputs))
+        for what, state in (("input", self.entries), ("output", outputs)):
+            rules.check_width(what, len(state))
+        return Selection(outputs).program(self.entries)
+
+
+def _header(example: torch.Tensor, i: int) -> TensorHeader:
+    return TensorHeader(F32 if input_dtype(example, i) == g.F32 else I32, tuple(example.shape))
 
 
 def _padded(count: int) -> int:
