@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import takewhile
 from typing import Any, TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.folds import MARKET
@@ -40,6 +41,9 @@ from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds, Seed
 
 HASH_DIGITS = 66
 """Characters of 32 bytes as the index spells them."""
+READ_EVENTS = 100
+"""Events that are read at a time."""
+NEWEST = (EventRow.block.desc(), EventRow.log_index.desc())
 T = TypeVar("T")
 
 
@@ -64,7 +68,7 @@ def standing(session: Session, job: JobRow, now: Seconds) -> JobStanding:
         for row in session.scalars(select(RoundRow).where(RoundRow.job == job.id).order_by(RoundRow.number))
         if row.state != "void"
     ]
-    settled = _finals(session, job)
+    settled = max((row.number + 1 for row in rows if row.state == "final"), default=0)
     live = _folded(session, job, params, rows[max(0, min(settled, len(rows) - 1)) :])
     while settled < len(rows) and views.is_settled(live[settled]):
         settled += 1
@@ -76,9 +80,9 @@ def standing(session: Session, job: JobRow, now: Seconds) -> JobStanding:
     state.lingering = _open_games(session, session.scalars(fallen).all())
     kept = rows[max(0, min(settled, len(rows) - 1)) :]
     rounds = tuple(_standing(session, job, params, row, live[row.number], now) for row in kept)
-    last = session.scalar(select(func.max(EventRow.time)).where(EventRow.job == job.id, EventRow.contract == MARKET))
+    last = session.scalar(select(EventRow.time).where(*_of_market(job)).order_by(*NEWEST).limit(1))
     if state.status == JobStatus.VOID:
-        proved = select(EventRow.args).where(EventRow.job == job.id, EventRow.name == "JobVoid")
+        proved = select(EventRow.args).where(*_of_market(job), EventRow.name == "JobVoid").order_by(*NEWEST).limit(1)
         state.prover = Address((session.scalar(proved) or {}).get("prover", ZERO_ADDRESS))
     return JobStanding(JobId(unhex(job.id)), params, state, rounds, now, Seconds(last or NEVER))
 
@@ -104,28 +108,26 @@ def _value(said: Any) -> Any:
     return unhex(said) if len(said) == HASH_DIGITS else Address(said)
 
 
-def _finals(session: Session, job: JobRow) -> int:
-    """Returns the number of rounds up to the last one that became final."""
-    query = select(EventRow.args).where(EventRow.job == job.id, EventRow.name == "RoundFinal")
-    last = session.scalar(query.order_by(EventRow.block.desc(), EventRow.log_index.desc()).limit(1))
-    return 0 if last is None else int(last["round"]) + 1
-
-
 def _folded(session: Session, job: JobRow, params: JobParams, rows: Sequence[RoundRow]) -> dict[int, Round]:
     """Returns the state of rounds by their numbers, from their events since the first of them began."""
     found = {row.number: Round() for row in rows}
     if not rows:
         return found
-    query = select(EventRow).where(
-        EventRow.job == job.id, EventRow.contract == MARKET, EventRow.time >= min(row.started for row in rows)
-    )  # fmt: skip
-    for event in session.scalars(query.order_by(EventRow.block, EventRow.log_index)):
+    begun = min(row.started for row in rows)
+    # From the newest on, and no further back than the first of these rounds.
+    newest = session.scalars(select(EventRow).where(*_of_market(job)).order_by(*NEWEST)).yield_per(READ_EVENTS)
+    for event in reversed(list(takewhile(lambda event: event.time >= begun, newest))):
         number = event.args.get("round")
         if number in found:
             found[number] = _after(found[number], event, params)
             if event.name == "Merged":
                 found[number] = replace(found[number], backed=_backed(session, event, params))
     return found
+
+
+def _of_market(job: JobRow) -> tuple[ColumnElement[bool], ...]:
+    """The market's events of a job."""
+    return EventRow.job == job.id, EventRow.contract == MARKET
 
 
 def _backed(session: Session, merged: EventRow, params: JobParams) -> int:
