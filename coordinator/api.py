@@ -171,9 +171,10 @@ def claim(request: Request, context: Ctx, claim: Bytes32) -> ClaimToldOut:
 
 @public.get("/signed", responses=document.problems(422))
 def signed_claims(context: Ctx, after: Number = 0, limit: Limit = 200) -> SignedPage:
-    """Every signed claim that was shown and can still be judged, in the order of arrival, from number `after` on.
+    """Signed claims that were shown and can still be judged, in the order of arrival, from number `after` on.
 
-    Numbers begin anew when the index is: a reader whose `after` is greater than `last` asks from 0.
+    The next page is asked for from `last` on, also where this one is not full. Numbers begin anew when the index is: a
+    reader whose `after` is greater than `last` asks from 0.
     """
     return queries.signed_claims(context.database, after, limit)
 
@@ -193,7 +194,7 @@ def nodes(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[No
 @public.get("/status", responses=document.problems())
 def status(context: Ctx) -> StatusOut:
     """Returns how far the index has read the chain, and what it holds."""
-    return queries.status(context.database, context.aggregator)
+    return queries.status(context)
 
 
 @public.get("/network", responses=document.problems())
@@ -401,5 +402,5 @@ def readyz(context: Ctx) -> dict[str, Any]:
 @service.get("/metrics", response_class=PlainTextResponse, responses=document.problems())
 def prometheus(context: Ctx) -> Response:
     """Prometheus metrics, prefix `lockstep_`."""
-    body, media_type = metrics.render(context.database, context.account)
+    body, media_type = metrics.render(context)
     return Response(body, media_type=media_type)

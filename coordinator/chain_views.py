@@ -13,6 +13,8 @@ from coordinator.models import ClaimRow, CursorRow, EventRow, GameRow, JobRow, M
 from coordinator.roles import ANY, accounts_in
 from coordinator.schema import ChainOut, EventOut, FoundOut, TransactionOut
 from coordinator.stream import position_of
+from lockstep.base.naming import nearest
+from lockstep.chain.events import event_names
 from lockstep.protocol.errors import NotFoundError, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 
@@ -34,22 +36,25 @@ def chain(
 ) -> ChainOut:  # fmt: skip
     """The chain as far as it is indexed, with its latest events, newest first: all, those of one name, those that name
     an account."""
-    query = select(EventRow)
+    query, of = select(EventRow), EventRow if account is None else MentionRow
     if account is not None:
         from eth_utils.address import to_checksum_address
 
         named = (MentionRow.block == EventRow.block) & (MentionRow.log_index == EventRow.log_index)
         query = query.join(MentionRow, named).where(MentionRow.account == to_checksum_address(account))
     if event is not None:
-        query = query.where(EventRow.name == event)
+        if event not in event_names():
+            raise UsageError(f"no event is called {event!r}", hint=nearest(event, event_names()))
+        query = query.where(of.name == event)
     if before is not None:
         found = BEFORE.fullmatch(before)
         if found is None:
             raise UsageError("`before` is no position", hint="use `next` of the page before")
-        query = query.where(tuple_(EventRow.block, EventRow.log_index) < tuple_(*map(int, found.groups())))
+        query = query.where(tuple_(of.block, of.log_index) < tuple_(*map(int, found.groups())))
     with context.database.reading() as session:
         cursor = session.get(CursorRow, 1)
-        ordered = query.order_by(EventRow.block.desc(), EventRow.log_index.desc()).limit(limit + 1)
+        # INVARIANT: a page costs what it holds: each filter is a range of one index, in the order of the page.
+        ordered = query.order_by(of.block.desc(), of.log_index.desc()).limit(limit + 1)
         rows = session.scalars(ordered).all()
         last = rows[limit - 1] if len(rows) > limit else None
         return ChainOut(

@@ -43,8 +43,8 @@ def _seconds(session: Session, claim: ClaimRow) -> int | None:
         select(EventRow)
         .join(MentionRow, (MentionRow.block == EventRow.block) & (MentionRow.log_index == EventRow.log_index))
         .where(MentionRow.account == claim.worker, MentionRow.block >= claim.block)
-        .where(EventRow.name == "Revealed", EventRow.job == claim.job)
-        .order_by(EventRow.block)
+        .where(MentionRow.name == "Revealed", EventRow.job == claim.job)
+        .order_by(MentionRow.block)
     )
     revealed = next((e for e in session.scalars(of_worker.limit(REVEALS)) if e.args.get("claim") == claim.id), None)
     if revealed is None:

@@ -47,7 +47,7 @@ class ApiContext:
     descriptions: Descriptions = field(default_factory=lambda: Descriptions(None))
     """Jobs' descriptions by their authors; empty by default."""
     kept: PageCache = field(default_factory=PageCache)
-    """Rendered pages whose data have not changed."""
+    """Rendered pages, and figures over all rows, whose data have not changed."""
 
 
 def _context(request: Request) -> ApiContext:

@@ -23,7 +23,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 20
 """The longest that a SQLite writer waits for another."""
 CONNECT_SECONDS = 10
-REFOLD = "0008"
+REFOLD = "0009"
 """The last revision that added a projection: an older index is folded again after its migration."""
 WRITERS = 0x4C4F434B53544550
 """The number of PostgreSQL's advisory lock that a writing transaction holds."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
-from coordinator.db import Database
+from coordinator.context import ApiContext
 from coordinator.models import ClaimRow, CursorRow, GameRow, JobRow, RoundRow
+from coordinator.queries import counted
 
 _requests = CollectorRegistry()
 REQUESTS = Counter(
@@ -27,23 +30,23 @@ def observe_request(method: str, route: str, status: int, seconds: float) -> Non
     SECONDS.labels(method, route).observe(seconds)
 
 
-def render(database: Database, account: Collector | None = None) -> tuple[bytes, str]:
+def render(context: ApiContext) -> tuple[bytes, str]:
     """The exposition text and its media type."""
     index = CollectorRegistry()
-    index.register(_Index(database))
-    if account is not None:
-        index.register(account)
+    index.register(_Index(context))
+    if context.account is not None:
+        index.register(context.account)
     return generate_latest(_requests) + generate_latest(index), CONTENT_TYPE_LATEST
 
 
 class _Index(Collector):
     """Gauges over the index's rows."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
 
     def collect(self) -> Iterator[Metric]:
-        with self._database.reading() as session:
+        with self._context.database.reading() as session:
             cursor = session.get(CursorRow, 1)
             for name, what, value in (
                 ("indexed_block", "Last block whose events are in the index.", cursor.block if cursor else 0),
@@ -61,15 +64,21 @@ class _Index(Collector):
                 ),
             ):
                 yield GaugeMetricFamily(f"lockstep_coordinator_{name}", what, value=value)
-            for name, column in (
-                ("jobs", JobRow.state),
-                ("rounds", RoundRow.state),
-                ("claims", ClaimRow.state),
-                ("games", func.coalesce(GameRow.verdict, "open")),
-            ):
+            for name, counts in counted(self._context, session, "metrics", _by_state).items():
                 family = GaugeMetricFamily(
                     f"lockstep_coordinator_{name}", f"{name.capitalize()} by state.", labels=["state"]
                 )
-                for state, count in session.execute(select(column, func.count()).group_by(column)):
+                for state, count in counts.items():
                     family.add_metric([state], count)
                 yield family
+
+
+def _by_state(session: Session) -> dict[str, dict[str, int]]:
+    columns: dict[str, Any] = {
+        "jobs": JobRow.state, "rounds": RoundRow.state, "claims": ClaimRow.state,
+        "games": func.coalesce(GameRow.verdict, "open"),
+    }  # fmt: skip
+    return {
+        name: {str(state): int(n) for state, n in session.execute(select(column, func.count()).group_by(column))}
+        for name, column in columns.items()
+    }

@@ -74,13 +74,14 @@ class EventRow(IndexTable):
     time: Mapped[int]
     contract: Mapped[str] = mapped_column(String(16))
     name: Mapped[str] = mapped_column(String(48))
-    job: Mapped[str | None] = mapped_column(Hex32, index=True)
+    job: Mapped[str | None] = mapped_column(Hex32)
     """The job that the arguments name, if any."""
     game: Mapped[str | None] = mapped_column(Hex32, index=True)
     """The game that the arguments name, if any."""
     args: Mapped[dict[str, Any]]
     gas: Mapped[int | None]
     """Gas that its transaction used, of a dispute's event."""
+    __table_args__ = (Index(None, "name", "block", "log_index"), Index(None, "job", "block", "log_index"))
 
 
 class UndoRow(IndexTable):
@@ -124,6 +125,9 @@ class JobRow(IndexTable):
     """Convicted merges so far: part of the ids of the claims made after them."""
     block: Mapped[int]
     time: Mapped[int]
+    escrow: Mapped[str] = mapped_column(Amount, default="0")
+    """All that was ever escrowed: fees of witnesses whose rounds fall with a convicted merge come to it again."""
+    deposit: Mapped[str] = mapped_column(Amount, default="0")
     paid: Mapped[str] = mapped_column(Amount, default="0")
     refunded: Mapped[str] = mapped_column(Amount, default="0")
     __table_args__ = (Index(None, "block", "id"),)
@@ -175,7 +179,7 @@ class ClaimRow(IndexTable):
     block: Mapped[int]
     time: Mapped[int]
     # It covers what a run's pages count.
-    __table_args__ = (Index(None, "job", "round", "slot", "state", "paid"),)
+    __table_args__ = (Index(None, "job", "round", "slot", "state", "paid"), Index(None, "time"))
 
 
 class GameRow(IndexTable):
@@ -184,6 +188,8 @@ class GameRow(IndexTable):
     __tablename__ = "games"
     id: Mapped[str] = mapped_column(Hex32, primary_key=True)
     claim: Mapped[str] = mapped_column(Hex32, index=True)
+    job: Mapped[str | None] = mapped_column(Hex32)
+    """The claim's job, if the claim is known."""
     challenger: Mapped[str] = mapped_column(Account)
     step: Mapped[int]
     """t, or 0 while it is unknown."""
@@ -200,7 +206,9 @@ class GameRow(IndexTable):
     block: Mapped[int]
     time: Mapped[int]
     closed: Mapped[int | None]
-    __table_args__ = (Index(None, "block", "id"), Index(None, "verdict", "block", "id"))
+    __table_args__ = (
+        Index(None, "block", "id"), Index(None, "verdict", "block", "id"), Index(None, "job", "block", "id"),
+    )  # fmt: skip
 
 
 class AccountRow(IndexTable):
@@ -272,14 +280,19 @@ class MentionRow(IndexTable):
     account: Mapped[str] = mapped_column(Account, primary_key=True)
     block: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     log_index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(String(48))
+    """The event's."""
+    __table_args__ = (Index(None, "account", "name", "block", "log_index"), Index(None, "block", "account"))
 
 
 class AuditRow(IndexTable):
-    """The job that a drawing of witnesses is for."""
+    """A drawing of witnesses for a round of a job."""
 
     __tablename__ = "audits"
     id: Mapped[str] = mapped_column(Hex32, primary_key=True)
     job: Mapped[str] = mapped_column(Hex32)
+    duties: Mapped[int] = mapped_column(default=0)
+    """The witnesses that were drawn."""
 
 
 # -- Not from the chain, and not needed to go on --------------------------------------------------------

@@ -1,8 +1,9 @@
 """The rows of the vault: each account's money, current locks, and flows by the hour (coordinator.folds).
 
 One definition of what a job has paid serves every page, and it is the contract's own (`JobState.paid`): what left its
-escrow for slots, merges and witnesses, and the burned price of payloads that a merge left out. So its escrow is what
-was paid, what was refunded, and what it still holds.
+escrow for slots, merges and witnesses, and the burned price of payloads that a merge left out. So its escrow, to
+which the fees of witnesses whose rounds have fallen are added, is what was paid, what was refunded, and what it still
+holds.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from coordinator.models import (
     JobRow,
     LockRow,
     RoundRow,
+    unhex,
 )
+from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.market.types import BURN, Outcome
-from lockstep.protocol.types import MERGE_SLOT
+from lockstep.protocol.types import MERGE_SLOT, JobId
 
 HOUR = 3600
 ACCOUNT_AMOUNTS = ("free", "locked", "unbonding", "credits", "deposited", "slashed", "earned")
@@ -151,7 +154,25 @@ def _burned(session: Session, event: EventRow) -> None:
 
 @on(WITNESSES, "AuditOpened")
 def _audit(session: Session, event: EventRow) -> None:
-    session.merge(AuditRow(id=event.args["audit"], job=event.args["job"]))
+    session.merge(AuditRow(id=event.args["audit"], job=event.args["job"], duties=0))
+
+
+@on(WITNESSES, "AuditDrawn")
+def _drawn(session: Session, event: EventRow) -> None:
+    session.get_one(AuditRow, event.args["audit"]).duties = event.args["duties"]
+
+
+@on(MARKET, "RoundVoid")
+def _fell(session: Session, event: EventRow) -> None:
+    """The fees of the witnesses of a round that falls with a convicted merge come to the escrow, out of its stake."""
+    args, job = event.args, session.get_one(JobRow, event.args["job"])
+    audit = session.get(AuditRow, "0x" + audit_id(JobId(unhex(job.id)), args["round"], args["attempt"]).hex())
+    # No stake pays for the rounds of a job that is void as a whole.
+    if audit is None or job.state == "void":
+        return
+    fees = audit.duties * int(job.params["roles"][0]["witness_fee"])
+    job.escrow = added(job.escrow, fees)
+    _flows(session, event, "escrowed", fees)
 
 
 @on(WITNESSES, "DutyClosed")

@@ -40,8 +40,8 @@ from coordinator.schema import (
 from coordinator.views import LossAt, RoundAt
 from lockstep.base.amounts import market_currency, tokens
 from lockstep.base.naming import short
+from lockstep.chain.events import event_names
 from lockstep.protocol.errors import LockstepError, UsageError
-from lockstep.protocol.market.events import EVENTS
 from lockstep.protocol.types import MERGE_SLOT
 
 POLICY = (
@@ -82,7 +82,6 @@ AMOUNT_ARGUMENTS = frozenset(
      "to_defender")
 )  # fmt: skip
 """The arguments of events that are amounts of the token."""
-EVENT_NAMES = sorted({name for _, name in EVENTS})
 Before = Annotated[str | None, Query(max_length=64)]
 Runs = Annotated[list[Bytes32], Query(min_length=1, max_length=6)]
 Cursor = Annotated[str | None, Query(max_length=queries.CURSOR_CHARACTERS)]
@@ -145,7 +144,7 @@ def _run(request: Request, context: ApiContext, job: str, x: Axis, before: int |
     found, losses, rounds = views.whole(context, job)
     shown = views.grid(context, job, before, ROUNDS_SHOWN)
     return _drawn(
-        "run.html", status=queries.status(context.database, context.aggregator), path=request.url.path, run=found,
+        "run.html", status=queries.status(context), path=request.url.path, run=found,
         losses=losses, rounds=rounds, grid=shown, axis=x, axes=_axes(), unit=market_currency().unit,
         loss=_loss(losses, x),
         throughput=_throughput(rounds), heat=_heat(shown), states=_present(found), glyphs=drawing.GLYPHS,
@@ -238,7 +237,7 @@ def chain(
         raise UsageError(f"{account!r} is no address", hint="an address is 0x and 40 hex digits")
     found = chain_views.chain(context, 50, before or None, event or None, account or None)
     return _page(
-        request, context, "chain.html", chain=found, event=event or "", account=account or "", events=EVENT_NAMES
+        request, context, "chain.html", chain=found, event=event or "", account=account or "", events=event_names()
     )
 
 
@@ -425,7 +424,7 @@ ENVIRONMENT = _environment()
 
 
 def _page(request: Request, context: ApiContext, template: str, **values: Any) -> Response:
-    status = queries.status(context.database, context.aggregator)
+    status = queries.status(context)
     published = _published(request, context)
     return _html(request, 200, template, status=status, path=request.url.path, **published, **values)
 

@@ -54,7 +54,8 @@ def _job(session: Session, event: EventRow) -> None:
     params = event.args["params"]
     _put(
         session, JobRow, id=event.args["job"], params=params, aggregator=params["merge"]["aggregator"], attempt=0,
-        block=event.block, time=event.time, paid="0", refunded="0", **_said(event),
+        block=event.block, time=event.time, escrow=event.args["escrow"], deposit=event.args["deposit"], paid="0",
+        refunded="0", **_said(event),
     )  # fmt: skip
 
 
@@ -139,10 +140,10 @@ def _convicted(session: Session, event: EventRow) -> None:
 
 @on(GAME, "Opened")
 def _opened(session: Session, event: EventRow) -> None:
-    args = event.args
+    args, claim = event.args, session.get(ClaimRow, event.args["claim"])
     _put(
-        session, GameRow, id=args["game"], claim=args["claim"], challenger=args["challenger"], step=args["t"], moves=1,
-        block=event.block, time=event.time,
+        session, GameRow, id=args["game"], claim=args["claim"], job=None if claim is None else claim.job,
+        challenger=args["challenger"], step=args["t"], moves=1, block=event.block, time=event.time,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Select, exists, func, select, tuple_
 from sqlalchemy.orm import Session
 
+from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.models import (
     AnnouncementRow,
@@ -42,7 +43,6 @@ from coordinator.schema import (
 )
 from lockstep.base.decoding import anything, from_json, refusing, several, text, whole
 from lockstep.protocol.errors import Malformed, NotFoundError, UsageError
-from lockstep.protocol.types import Address
 
 JUDGED_STATES = ("joined", "committed", "revealed", "accepted", "excluded")
 """States in which two signatures may convict a slot's claim, now or after its reveal."""
@@ -50,6 +50,8 @@ ONLINE_SECONDS = 1800
 """An account is online that an event of the last so many chain seconds names."""
 SEEN_EVENTS = 2000
 """The most events that are looked through for them."""
+SEEN_SIGNED = 10_000
+"""The most signed claims that are looked through for those that can still be judged."""
 CURSOR_CHARACTERS = 200
 """The longest page cursor, which holds a number and an id."""
 ID = re.compile("0x[0-9a-fA-F]{1,64}")
@@ -97,13 +99,15 @@ def claim(database: Database, claim: str) -> ClaimOut:
 
 
 def signed_claims(database: Database, after: int, limit: int) -> SignedPage:
-    """Every signed claim that was shown and can still be judged, in the order of arrival, from number `after` on."""
+    """Signed claims that were shown and can still be judged, in the order of arrival: of SEEN_SIGNED from number
+    `after` on."""
     live = exists().where(ClaimRow.id == SignedClaimRow.claim, ClaimRow.state.in_(JUDGED_STATES))
-    query = select(SignedClaimRow).where(SignedClaimRow.id > after, live).order_by(SignedClaimRow.id)
+    end = min(after + SEEN_SIGNED, LARGEST_INTEGER)
+    query = select(SignedClaimRow).where(SignedClaimRow.id > after, SignedClaimRow.id <= end, live)
     with database.reading() as session:
-        rows = session.scalars(query.limit(limit)).all()
+        rows = session.scalars(query.order_by(SignedClaimRow.id).limit(limit)).all()
         newest = session.scalar(select(func.max(SignedClaimRow.id))) or 0
-        last = rows[-1].id if len(rows) == limit else newest
+        last = rows[-1].id if len(rows) == limit else min(newest, end)
         return SignedPage(items=[SignedClaimBody.model_validate(row.body) for row in rows], last=last)
 
 
@@ -116,7 +120,7 @@ def games(
     if claim is not None:
         query = query.where(GameRow.claim == claim)
     if job is not None:
-        query = query.where(exists().where(ClaimRow.id == GameRow.claim, ClaimRow.job == job))
+        query = query.where(GameRow.job == job)
     with database.reading() as session:
         rows, following = page(session, query, (GameRow.block, GameRow.id), limit, cursor)
         return Page[GameOut](items=[GameOut.model_validate(row) for row in rows], next=following)
@@ -129,24 +133,43 @@ def nodes(database: Database, limit: int, cursor: str | None) -> Page[NodeOut]:
         return Page[NodeOut](items=[NodeOut.model_validate(row) for row in rows], next=following)
 
 
-def status(database: Database, aggregator: Address) -> StatusOut:
+def counted(context: ApiContext, session: Session, what: str, count: Callable[[Session], Any]) -> Any:
+    """Returns what is counted over all rows, as JSON has it: once for each state of the index, not for each page."""
+    # INVARIANT: one view has the cursor and the rows, so that nothing is kept under a state that it is not of.
+    cursor = session.get(CursorRow, 1)
+    key = what, None if cursor is None else (cursor.block, cursor.hash, cursor.time, cursor.reader)
+    body = context.kept.get(key)
+    if body is None:
+        body = json.dumps(count(session)).encode()
+        context.kept.keep(key, body)
+    return json.loads(body)
+
+
+def status(context: ApiContext) -> StatusOut:
     """Returns how far the index has read the chain, and what it holds."""
-    with database.reading() as session:
+    with context.database.reading() as session:
         cursor = session.get(CursorRow, 1)
         return StatusOut(
             version=VERSION,
             chain_id=cursor.chain_id if cursor else None,
             market=cursor.market if cursor else None,
-            aggregator=aggregator,
+            aggregator=context.aggregator,
             block=cursor.block if cursor else None,
             head=cursor.head if cursor else None,
             time=cursor.time if cursor else None,
-            jobs=session.scalar(select(func.count()).select_from(JobRow)) or 0,
-            claims=session.scalar(select(func.count()).select_from(ClaimRow)) or 0,
-            games_open=session.scalar(select(func.count()).select_from(GameRow).where(GameRow.verdict.is_(None))) or 0,
-            online=_online(session, cursor.time) if cursor else {},
             held=(cursor.held if cursor else "") or None,
+            **counted(context, session, "status", _contents),
         )
+
+
+def _contents(session: Session) -> dict[str, Any]:
+    cursor = session.get(CursorRow, 1)
+    return {
+        "jobs": session.scalar(select(func.count()).select_from(JobRow)),
+        "claims": session.scalar(select(func.count()).select_from(ClaimRow)),
+        "games_open": session.scalar(select(func.count()).select_from(GameRow).where(GameRow.verdict.is_(None))),
+        "online": _online(session, cursor.time) if cursor else {},
+    }
 
 
 def _online(session: Session, now: int) -> dict[str, int]:
@@ -158,13 +181,9 @@ def _online(session: Session, now: int) -> dict[str, int]:
     since = min((block for block, at in latest if at >= now - ONLINE_SECONDS), default=None)
     if since is None:
         return {}
-    counted = session.execute(
-        select(RoleRow.role, func.count(MentionRow.account.distinct()))
-        .join(MentionRow, MentionRow.account == RoleRow.account)
-        .where(MentionRow.block >= since, RoleRow.role != ANY)
-        .group_by(RoleRow.role)
-    )
-    return {str(role): int(n) for role, n in counted}
+    named = select(MentionRow.account).where(MentionRow.block >= since)
+    roles = select(RoleRow.role, func.count()).where(RoleRow.account.in_(named), RoleRow.role != ANY)
+    return {str(role): int(n) for role, n in session.execute(roles.group_by(RoleRow.role))}
 
 
 # -- pages of rows --------------------------------------------------------------------------------------

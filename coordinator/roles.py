@@ -49,7 +49,7 @@ def _acted(session: Session, event: EventRow) -> None:
 @on_all
 def _mentioned(session: Session, event: EventRow) -> None:
     for account in set(accounts_in(event.args)) - {ZERO_ADDRESS}:
-        session.add(MentionRow(account=account, block=event.block, log_index=event.log_index))
+        session.add(MentionRow(account=account, block=event.block, log_index=event.log_index, name=event.name))
 
 
 def accounts_in(value: Any) -> Iterator[str]:

@@ -316,6 +316,7 @@ class RunOut(BaseModel):
     tokens: int | None
     """Elements of the dataset behind them; null while the job's files cannot be had."""
     escrow: str
+    """All that was ever escrowed: fees of witnesses whose rounds fall with a convicted merge come to it again."""
     deposit: str
     paid: str
     refunded: str

@@ -13,12 +13,10 @@ from sqlalchemy.orm import Session, aliased
 from coordinator import disputes
 from coordinator.context import ApiContext
 from coordinator.disputes import role_of
-from coordinator.folds import MARKET
 from coordinator.models import (
     AccountRow,
     ClaimRow,
     CursorRow,
-    EventRow,
     GameRow,
     JobRow,
     LockRow,
@@ -28,7 +26,7 @@ from coordinator.models import (
     RoundRow,
 )
 from coordinator.money import ACCOUNT_AMOUNTS, GAINED, money_of
-from coordinator.queries import found, page
+from coordinator.queries import counted, found, page
 from coordinator.reading import STANDING
 from coordinator.roles import ANY, ROLES
 from coordinator.schema import (
@@ -141,14 +139,7 @@ def _runs(
         for _, state, _, merge, n in tallies:
             claims[ids[0]][merge, state] = claims[ids[0]].get((merge, state), 0) + n
     rounds = _counted(session, select(RoundRow.job, RoundRow.state).where(RoundRow.job.in_(ids)))
-    games = _counted(
-        session,
-        select(ClaimRow.job, func.coalesce(GameRow.verdict, "open"))
-        .select_from(GameRow)
-        .join(ClaimRow, ClaimRow.id == GameRow.claim)
-        # No index on the job is wanted here: games are few, and each finds its claim.
-        .where(ClaimRow.job.op("||")("").in_(ids)),
-    )
+    games = _counted(session, select(GameRow.job, func.coalesce(GameRow.verdict, "open")).where(GameRow.job.in_(ids)))
     # A job alone is worth waiting for; a list is not.
     return [
         _run(
@@ -174,14 +165,7 @@ def _run(
     described = context.descriptions.of(job, wait=wait)
     steps = sum(slots.get(state, 0) for state in MADE) * int(role.get("inner_steps", 0))
     decided = sum(slots.get(state, 0) for state in DECIDED)
-    created = session.scalar(
-        select(EventRow.args).where(
-            EventRow.block == job.block, EventRow.contract == MARKET, EventRow.name == "JobCreated",
-            EventRow.job == job.id,
-        )
-    )  # fmt: skip
-    money = created or {}
-    escrow, done = str(money.get("escrow", "0")), sum(rounds.get((state,), 0) for state in DONE)
+    done = sum(rounds.get((state,), 0) for state in DONE)
     schedule, slot_price = int(params.get("schedule", {}).get("rounds", 0)), str(role.get("slot_price", "0"))
     each = None if described is None else described.operations_per_step * int(role.get("inner_steps", 0))
     return RunOut(
@@ -191,11 +175,11 @@ def _run(
         rounds_by_state={state: n for (state,), n in rounds.items()}, claims=sum(slots.values()), claims_by_state=slots,
         settled_share=slots.get("final", 0) / decided if decided else None, steps=steps,
         tokens=None if described is None else steps * described.tokens_per_step,
-        escrow=escrow, deposit=str(money.get("deposit", "0")), paid=job.paid,
+        escrow=job.escrow, deposit=job.deposit, paid=job.paid,
         refunded=job.refunded, games=sum(games.values()), games_open=games.get(("open",), 0),
         convicted=sum(n for (_, state), n in claims.items() if state == "convicted"), description=described,
         losses=[found.value for found in losses],
-        held=str(max(0, int(escrow) - int(job.paid) - int(job.refunded))), slot_price=slot_price,
+        held=str(max(0, int(job.escrow) - int(job.paid) - int(job.refunded))), slot_price=slot_price,
         operations_price=None if not each else str(price_of(Wei(int(slot_price)), each)), rounds_done=done,
         seconds_to_go=_seconds_to_go(session, job, schedule - done),
         training=_training(session, job.id) if wait else [], inside=_inside(session, job.id),
@@ -409,8 +393,13 @@ def accounts(context: ApiContext, limit: int, cursor: str | None, role: str = AN
 def roles_counted(context: ApiContext) -> dict[str, int]:
     """Returns the number of accounts in each role."""
     with context.database.reading() as session:
-        counted = session.execute(select(RoleRow.role, func.count()).group_by(RoleRow.role))
-        return {str(role): int(n) for role, n in counted}
+        found: dict[str, int] = counted(context, session, "roles", _roles)
+        return found
+
+
+def _roles(session: Session) -> dict[str, int]:
+    rows = session.execute(select(RoleRow.role, func.count()).group_by(RoleRow.role))
+    return {str(role): int(n) for role, n in rows}
 
 
 def account(context: ApiContext, account: str) -> AccountOut:

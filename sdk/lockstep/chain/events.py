@@ -50,6 +50,12 @@ CID_CHARACTERS = 59
 CID_HEADS = tuple(bytes([1, codec, 0x12, 0x20]) for codec in (0x55, 0x70, 0x71))
 """First bytes of the CIDs that storage keeps: version 1, codec raw, dag-pb or dag-cbor, SHA-256, 32 bytes of digest."""
 
+LOGGING = {
+    "market": "JobMarket", "vault": "StakeVault", "game": "DisputeGame", "validator": "Validator",
+    "availability": "Availability", "witnesses": "Witnesses",
+}  # fmt: skip
+"""The contracts whose events are read, by their field of `Addresses`."""
+
 REMEMBERED_LOGS = 4_096
 """Number of unreadable logs that a reader remembers in order to report each once."""
 
@@ -160,16 +166,8 @@ class EventReader:
         self._copy = None if cache is None else _Copy(cache, addresses.block)
         self._start = addresses.block
         self._confirmations = confirmations
-        self._names = {
-            addresses.market.lower(): "JobMarket",
-            addresses.vault.lower(): "StakeVault",
-            addresses.game.lower(): "DisputeGame",
-            addresses.validator.lower(): "Validator",
-            addresses.availability.lower(): "Availability",
-            addresses.witnesses.lower(): "Witnesses",
-        }
-        self._addresses: Any = [addresses.market, addresses.vault, addresses.game, addresses.validator,
-                                addresses.availability, addresses.witnesses]  # fmt: skip
+        self._addresses: Any = [getattr(addresses, field) for field in LOGGING]
+        self._names = dict(zip((a.lower() for a in self._addresses), LOGGING.values(), strict=True))
         self._reported: dict[tuple[bytes, int], None] = {}
         self.unreadable = 0
         """Number of logs so far that were skipped or had an invalid CID."""
@@ -336,6 +334,12 @@ class EventReader:
             block=entry["blockNumber"],
             transaction="0x" + key[0].hex(),
         )
+
+
+@cache
+def event_names() -> list[str]:
+    """Returns the names of all events of the contracts that are read."""
+    return sorted({abi["name"] for contract in LOGGING.values() for abi in abi_events(contract).values()})
 
 
 @cache

@@ -9,6 +9,7 @@ import pytest
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 
+from coordinator import queries
 from coordinator.announcements import KEPT_SIGNED
 from coordinator.models import ClaimRow
 from lockstep.market.signed import SignedClaim
@@ -118,6 +119,19 @@ def test_more_claims_for_one_slot_than_anybody_needs_are_refused(api: Api) -> No
     answer = api.signed("POST", "/api/v1/claims", announcement(traceRoot=root(99)))
     assert (answer.status_code, answer.json()["code"]) == (409, "claims_full")
     assert len(signed(api)[0]) == KEPT_SIGNED
+
+
+def test_a_page_looks_through_so_many_signed_claims_and_the_next_goes_on(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        assert api.signed("POST", "/api/v1/claims", announcement(traceRoot=root(n))).status_code == 202
+    every, last = signed(api)
+    monkeypatch.setattr(queries, "SEEN_SIGNED", 2)
+    first, going_on = signed(api)
+    assert (first, going_on) == (every[:2], 2)
+    assert signed(api, after=going_on) == (every[2:], last)
+    assert signed(api, after=last + 9) == ([], last), "an index that was made anew"
 
 
 @pytest.mark.sampled(4)

@@ -12,7 +12,10 @@ from coordinator.models import AccountFlowRow, FlowRow, GameRow, JobRow, RoleRow
 from coordinator.money import COMES, money_of
 from coordinator.roles import ANY
 from lockstep.protocol.market.types import BURN
+from lockstep.protocol.types import MERGE_SLOT
+from tests.rules.scenes import preimage
 from tests.support.market.history import History
+from tests.support.market.twin import ACCOUNTS, PARAMS, begun
 from tests.unit.coordinator.test_rolling_back import events, take
 
 
@@ -30,7 +33,8 @@ def test_money_is_what_the_contracts_keep(database: Database, seed: int) -> None
         jobs = {row.id: row for row in session.scalars(select(JobRow))}
         for job, stored in state.jobs.items():
             told_of = jobs["0x" + job.hex()]
-            assert (int(told_of.paid), int(told_of.refunded)) == (stored.paid, stored.refunded), stored.status
+            kept = (int(told_of.escrow), int(told_of.paid), int(told_of.refunded))
+            assert kept == (stored.escrow, stored.paid, stored.refunded), stored.status
         assert flows["escrowed"] == sum(job.escrow for job in state.jobs.values())
         assert flows["paid"] == sum(job.paid for job in state.jobs.values())
         assert flows["refunded"] == sum(job.refunded for job in state.jobs.values())
@@ -50,3 +54,20 @@ def test_money_is_what_the_contracts_keep(database: Database, seed: int) -> None
     withdrawn = sum(int(row.args["amount"]) for row in told if row.name == "Withdrawn" and row.args["account"] != BURN)
     left = sum(amount for account, amount in state.credits.items() if account != BURN)
     assert credited == withdrawn + left, "all that came to accounts is named by its kind"
+
+
+def test_fees_of_witnesses_whose_round_falls_with_a_merge_are_escrow_again(database: Database) -> None:
+    w = begun().create(PARAMS)
+    w.do("witness", "witnesses.enrol", w.job, preimage(0))
+    w.to_merged(rounds=2).later().to_revealed(1).do("poor", "witnesses.draw", w.job, 1)
+    w.later(2, 2).do("poor", "witnesses.draw", w.job, 1)
+    merge = w.claim(MERGE_SLOT)
+    w.do("game", "market.onOpen", merge, w.held[merge].body)
+    w.do("game", "market.onConvicted", merge, 1, [ACCOUNTS["verifier"]], [])
+    stored = w.state.jobs[w.job]
+    assert stored.escrow == PARAMS.escrow + PARAMS.role.witness_fee
+    assert take(database, events(w), w.block.number) == 0
+    with database.reading() as session:
+        told_of = session.scalars(select(JobRow)).one()
+        flows = {row.kind: int(row.amount) for row in session.scalars(select(FlowRow))}
+    assert int(told_of.escrow) == flows["escrowed"] == stored.escrow

@@ -8,11 +8,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from itertools import combinations
 from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import delete, select
+from fastapi.routing import APIRoute
+from sqlalchemy import delete, event, select
 from starlette.testclient import TestClient
 
 from coordinator import drawing, pages
@@ -27,6 +29,7 @@ from coordinator.models import (
     CursorRow,
     EventRow,
     FlowRow,
+    IndexTable,
     LockRow,
     LossRow,
     RoundRow,
@@ -354,6 +357,92 @@ def test_an_hour_s_pay_is_shared_by_its_workers(market: Market) -> None:
     assert {p["job"]: p["price"] for p in found["prices"]}[LONG] == market.json(f"/jobs/{LONG}/run")["operations_price"]
 
 
+# -- what a page costs ----------------------------------------------------------------------------------
+
+ONE_ROW = ("cursor", "alembic_version")
+WIDE = ("/status", "/accounts", "/economy", "/metrics")
+"""Pages with figures over all rows, which are counted once a block."""
+NO_ROWS = ("/api/v1/stream", "/api/v1/blobs/{cid}", "/ipfs/{cid}", "/static/{name}", "/openapi.json")
+"""Routes that read no table of the index, or have a test of their own."""
+
+
+def reads_of(market: Market, paths: list[str]) -> list[tuple[str, str, list[str]]]:
+    """Each query of these answers with its path and the steps of its plan."""
+    engine, asked = market.made.database.engine, list[tuple[str, Any]]()
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    found = []
+    for path in paths:
+        asked.clear()
+        event.listen(engine, "before_cursor_execute", note)
+        status = market.client.get(path, follow_redirects=False).status_code
+        event.remove(engine, "before_cursor_execute", note)
+        assert status in (200, 303), path
+        with engine.connect() as connection:
+            for statement, parameters in asked:
+                if statement.startswith("SELECT"):
+                    plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                    found.append((path, statement, [step for *_, step in plan]))
+    return found
+
+
+def scanned(statement: str, plan: list[str]) -> list[str]:
+    """The tables that a query reads to their ends, however long they are.
+
+    The newest rows of all, in the order of an index, are read as far as the limit.
+    """
+    if " LIMIT " in statement.replace("\n", " ") and "WHERE" not in statement and "USE TEMP" not in "".join(plan):
+        return []
+    names = [re.sub(r"_\d+$", "", step.split()[1]) for step in plan if step.startswith("SCAN ")]
+    return [name for name in names if name in IndexTable.metadata.tables and name not in ONE_ROW]
+
+
+def test_no_page_reads_a_table_to_its_end(market: Market) -> None:
+    grid = market.json(f"/jobs/{LONG}/grid")["cells"]
+    claims = {cell["state"]: cell["id"] for cell in grid}
+    worker, game = market.made.workers[0], market.made.games["fraud"]
+    of_job = [f"/jobs/{LONG}{part}" for part in ("", "/rounds", "/run", "/grid", "/timeline", "/losses")]
+    filters = [
+        f"/chain?{'&'.join(given)}"
+        for n in range(4)
+        for given in combinations((f"account={worker}", "event=Argued", "before=9-9"), n)
+    ]
+    api = [
+        *of_job, *filters, "/jobs", f"/claims/{claims['final']}", f"/claims/{claims['convicted']}", "/signed", "/games",
+        "/games?open_only=true", f"/games/{game}", "/nodes", "/status", "/network", "/runs", "/accounts",
+        "/accounts?role=worker", f"/accounts/{worker}", "/economy", market.transaction, f"/search?q={LONG}",
+    ]  # fmt: skip
+    paths = [*market.paths, *filters, *(f"/claims/{claim}" for claim in claims.values())]
+    paths += [*(f"/api/v1{path}" for path in api), "/healthz", "/readyz", "/metrics"]
+    bare = [path.partition("?")[0] for path in paths]
+    app = create_app(market.made.context())
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and "GET" in route.methods]
+    unread = {route.path for route in routes if not any(route.path_regex.match(path) for path in bare)}
+    assert unread <= {*NO_ROWS}, "every route is asked"
+    # No page is kept from another test.
+    with TestClient(app) as client:
+        for path in WIDE:
+            assert client.get(path).status_code == 200
+        reads = reads_of(Market(market.made, client), paths)
+    assert len({path for path, *_ in reads}) > len(paths) // 2, "pages read the index"
+    assert {(name, statement) for _, statement, plan in reads for name in scanned(statement, plan)} == set()
+
+
+def test_a_scan_is_told_from_a_search() -> None:
+    rows, newest = (
+        "SELECT events.tx \nFROM events",
+        "SELECT games.id \nFROM games ORDER BY games.block DESC \n LIMIT ? OFFSET ?",
+    )
+    by_index = ["SCAN games USING INDEX ix_games_block_id"]
+    assert scanned(rows, ["SCAN events"]) == ["events"]
+    assert scanned(f"{rows} WHERE events.gas > ?\n LIMIT ?", ["SCAN events USING INDEX x"]) == ["events"]
+    assert scanned(newest, by_index) == []
+    assert scanned(newest, [*by_index, "USE TEMP B-TREE FOR ORDER BY"]) == ["games"]
+    assert scanned(rows, ["SEARCH events USING INDEX x (tx=?)"]) == scanned(rows, ["SCAN cursor"]) == []
+
+
 # -- the chain ------------------------------------------------------------------------------------------
 
 
@@ -375,6 +464,14 @@ def test_events_are_filtered_and_come_in_pages(market: Market) -> None:
     shown = market.text(f"/chain?event=Deposited&account={worker}")
     assert f"/accounts/{worker}" in shown
     assert pages._amount(60 * 10**18) in shown
+    of_both = market.json(f"/chain?limit=200&account={worker}&event=Deposited")["events"]
+    assert of_both == [e for e in of_worker if e["name"] == "Deposited"] != []
+    assert market.json(f"/chain?account={worker}&event=Deposited&before={of_both[-1]['block']}-0")["events"] == []
+    for path in ("/chain?event=Depositd", "/api/v1/chain?event=Depositd"):
+        refused = market.client.get(path)
+        assert refused.status_code == 400
+        assert "Deposited" in refused.text, "the nearest name"
+    assert market.json("/chain?event=Argued")["events"], "a move of a game is an event, too"
     assert market.client.get("/chain?account=0x12").status_code == 400
     assert market.client.get("/api/v1/chain?before=1").status_code == 400
 

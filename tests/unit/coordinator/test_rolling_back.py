@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from coordinator.models import EventRow, IndexTable, UndoRow
 from lockstep.chain.events import Cursor, EventBatch, decode_log
 from lockstep.chain.plain import plain
 from lockstep.protocol.types import JobId
-from tests.support.market.history import History
+from tests.support.market.history import Act, History
+from tests.support.market.twin import Sent, World
 from tests.support.memory import abi
 from tests.unit.coordinator.test_stream import add
 
@@ -35,10 +37,11 @@ def rows(session: Session) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def events(history: History) -> list[EventRow]:
-    """All that a history's market said, as the indexer stores it."""
+def events(world: World) -> list[EventRow]:
+    """All that a market said, as the indexer stores it."""
     found: list[EventRow] = []
-    for number, act in enumerate(history.acts):
+    acts: Sequence[Act | Sent] = world.acts if isinstance(world, History) else world.sent
+    for number, act in enumerate(acts):
         transaction = number.to_bytes(32, "big")
         if isinstance(act.said, Exception):
             continue
@@ -51,7 +54,7 @@ def events(history: History) -> list[EventRow]:
             assert event is not None
             args = plain(event.contract, event.name, event.args, "0x")
             if event.name == "JobCreated":
-                args["params"] = indexer.params_json(history.state.params[JobId(event.args["job"])])
+                args["params"] = indexer.params_json(world.state.params[JobId(event.args["job"])])
             found.append(
                 EventRow(
                     block=event.block, log_index=at, block_hash="0x" + "00" * 32, tx="0x" + transaction.hex(),
