@@ -132,7 +132,9 @@ def _of_market(job: JobRow) -> tuple[ColumnElement[bool], ...]:
 
 def _backed(session: Session, merged: EventRow, params: JobParams) -> int:
     """Returns the rounds that a merge backs, by the stake that its transaction locked."""
-    locks = session.scalars(select(EventRow.args).where(EventRow.tx == merged.tx, EventRow.name == "Locked"))
+    # By the block: an index by name has all locks of the market.
+    of_tx = EventRow.block == merged.block, EventRow.tx == merged.tx
+    locks = session.scalars(select(EventRow.args).where(*of_tx, EventRow.name == "Locked"))
     stake = next((int(args["amount"]) for args in locks if args["key"] == merged.args["claim"]), params.merge.stake)
     return (stake - params.merge.stake) // params.round_pay
 
