@@ -24,7 +24,7 @@ FOUND = 20
 """The most things of one kind that a search returns."""
 DIGITS = re.compile("[0-9a-f]+")
 BEFORE = re.compile("([0-9]{1,18})-([0-9]{1,9})")
-AMOUNTS = ("amount", "escrow", "refunded")
+MAIN_AMOUNTS = ("amount", "escrow", "refunded")
 """The arguments that hold an event's amount: the first that it has."""
 PAGES = {"run": "runs", "claim": "claims", "dispute": "disputes", "account": "accounts", "transaction": "transactions"}
 
@@ -106,7 +106,7 @@ def _beginning(session: Session, column: Any, digits: str) -> list[str]:
 
 def event_of(row: EventRow) -> EventOut:
     """Returns an event in the form of the stream and the chain's page."""
-    amount = next((row.args[name] for name in AMOUNTS if name in row.args), None)
+    amount = next((row.args[name] for name in MAIN_AMOUNTS if name in row.args), None)
     return EventOut(
         id=str(position_of(row)), block=row.block, index=row.log_index, time=row.time, contract=row.contract,
         name=row.name, job=row.job, game=row.game, tx=row.tx, args=_cut(row.args),

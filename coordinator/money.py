@@ -26,8 +26,8 @@ from lockstep.protocol.market.types import BURN, Outcome
 from lockstep.protocol.types import MERGE_SLOT
 
 HOUR = 3600
-AMOUNTS = ("free", "locked", "unbonding", "credits", "deposited", "slashed", "earned")
-"""The amounts of an account."""
+ACCOUNT_AMOUNTS = ("free", "locked", "unbonding", "credits", "deposited", "slashed", "earned")
+"""The columns of an account (`AccountRow`)."""
 KINDS = {
     "escrowed": "escrowed for jobs",
     "paid": "paid out of escrow",
@@ -92,7 +92,7 @@ def _moved(session: Session, event: EventRow) -> None:
     args = event.args
     if signs := MOVES.get(event.name):
         amount = int(args["amount"])
-        row = row_of(session, AccountRow, account=args["account"], **dict.fromkeys(AMOUNTS, "0"))
+        row = row_of(session, AccountRow, account=args["account"], **dict.fromkeys(ACCOUNT_AMOUNTS, "0"))
         if event.name == "UnbondRequested":
             # The event names the whole of what unbonds.
             amount -= int(row.unbonding)

@@ -77,7 +77,7 @@ LOSS_IS = (
 )
 """The one definition of the loss on every page (lockstep.execution.losses)."""
 Axis = Literal["step", "tokens", "time", "cost"]
-AMOUNTS = frozenset(
+AMOUNT_ARGUMENTS = frozenset(
     ("amount", "escrow", "deposit", "refunded", "returned", "paid", "burned", "owed", "to_challenger", "to_requester",
      "to_defender")
 )  # fmt: skip
@@ -246,7 +246,7 @@ def chain(
 def transaction(request: Request, context: Ctx, tx: Bytes32) -> Response:
     """One transaction: its events with all that they say."""
     found = chain_views.transaction(context, tx)
-    return _page(request, context, "transaction.html", found=found, amounts=AMOUNTS)
+    return _page(request, context, "transaction.html", found=found, amounts=AMOUNT_ARGUMENTS)
 
 
 @router.get("/search")

@@ -27,7 +27,7 @@ from coordinator.models import (
     RoleRow,
     RoundRow,
 )
-from coordinator.money import AMOUNTS, GAINED, money_of
+from coordinator.money import ACCOUNT_AMOUNTS, GAINED, money_of
 from coordinator.queries import found, page
 from coordinator.reading import STANDING
 from coordinator.roles import ANY, ROLES
@@ -429,7 +429,7 @@ def account(context: ApiContext, account: str) -> AccountOut:
 
 def _account(session: Session, name: str, *, short: bool) -> AccountOut:
     row, node = session.get(AccountRow, name), session.get(NodeRow, name)
-    amounts = {amount: getattr(row, amount) if row is not None else "0" for amount in AMOUNTS}
+    amounts = {amount: getattr(row, amount) if row is not None else "0" for amount in ACCOUNT_AMOUNTS}
     states: dict[str, int] = defaultdict(int)
     for state, amount, n in session.execute(
         select(ClaimRow.state, ClaimRow.paid, func.count())

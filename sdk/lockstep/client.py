@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,7 +205,7 @@ def train(
     model: nn.Module | Callable[[], nn.Module],
     data: Any,
     *,
-    budget: str | float,
+    budget: str | float | Decimal,
     loss: Loss | RandomLoss | None = None,
     network: Network | str | None = None,
     **described: Any,
@@ -227,7 +228,7 @@ def train(
     from lockstep.training.wrappers import unwrapped
 
     net = network if isinstance(network, Network) else connect(network)
-    cap = amount_of(str(budget), "budget", currency=net.currency)
+    cap = amount_of(budget, "budget", currency=net.currency)
     if net.terms is not None:
         described.setdefault("terms", net.terms)
     made = made_of(model, described.get("seed", 0))

@@ -83,12 +83,18 @@ def require_amount(text: str, name: str = "amount", *, least: int = 1) -> None:
         raise UsageError(f"{name} is {text!r}, which is out of range", hint="write more than 0, and less than 10^38")
 
 
-def amount_of(text: str, name: str = "amount", *, least: int = 1, currency: Currency | None = None) -> Wei:
-    """Parses an amount: "20", "20.5 LST", or "5wei", of the market's token unless another is given; raises UsageError.
+def amount_of(
+    amount: str | float | Decimal, name: str = "amount", *, least: int = 1, currency: Currency | None = None
+) -> Wei:  # fmt: skip
+    """Parses an amount: 20, "20.5 LST", or "5wei", of the market's token unless another is given; raises UsageError.
 
-    `name` is the option in the error's message; `least` is the smallest valid amount.
+    A float is the shortest decimal that reads as it. `name` is the option in the error's message; `least` is the
+    smallest valid amount.
     """
     currency = currency or market_currency()
+    if isinstance(amount, float):
+        amount = Decimal(float.__repr__(amount))
+    text = f"{amount:f}" if isinstance(amount, Decimal) else str(amount)
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
         raise _no_amount(text, name, currency.symbol)

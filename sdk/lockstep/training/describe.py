@@ -247,7 +247,7 @@ def _price(described: Mapping[str, Any]) -> Wei | None:
         return None
     if not isinstance(described["price"], (str, int, float)) or isinstance(described["price"], bool):
         raise UsageError(f"price is {described['price']!r}", 'give tokens for 10^15 operations, as "0.5"')
-    return amount_of(str(described["price"]), "price")
+    return amount_of(described["price"], "price")
 
 
 def _terms(described: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:

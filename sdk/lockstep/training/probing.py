@@ -31,27 +31,39 @@ def context_of(model: nn.Module) -> int | None:
 def not_next_token(model: nn.Module, row: Sequence[int], vocabulary: int) -> str:
     """Returns why a model does not predict the next token of rows of tokens; "" if it does.
 
-    Its logits are [1, T, V] for tokens i64 [1, T], V is `vocabulary` at least, and none depends on a later token. The
-    model is left as it was.
+    Its logits are [1, T, V] for tokens i64 [1, T], V is `vocabulary` at least, and none depends on a later token, with
+    its weights or with others. The model is left as it was.
     """
     inputs_T = torch.tensor(list(row)[:-1] or [0])
     changed_T = inputs_T.clone()
     changed_T[-1] = (changed_T[-1] + 1) % max(vocabulary, 2)
-    # Buffers and attributes are copies: a forward may write them.
-    shared: dict[int, Any] = {id(p): p for p in model.parameters() if p.requires_grad}
     try:
-        tried = copy.deepcopy(model, shared)
-        first_TV, second_TV = (_scores(tried, tokens_T) for tokens_T in (inputs_T, changed_T))
+        tried = copy.deepcopy(model)
+        found = [_scores(tried, tokens_T) for tokens_T in (inputs_T, changed_T)]
+        # What begins as zeros mixes no tokens before it is trained.
+        _disturb(tried)
+        found += [_scores(tried, tokens_T) for tokens_T in (inputs_T, changed_T)]
     except Exception as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         return f"it fails on tokens of shape [1, {len(inputs_T)}]: {type(error).__name__}: {told}"
+    first_TV = found[0]
     if first_TV.ndim != 2 or len(first_TV) != len(inputs_T):
         return f"of tokens of shape [1, {len(inputs_T)}] it makes {[1, *first_TV.shape]}, not logits [1, T, V]"
     if first_TV.shape[1] < vocabulary:
         return f"it has logits of {first_TV.shape[1]} tokens, the data have {vocabulary}"
-    if not torch.allclose(first_TV[:-1], second_TV[:-1], rtol=1e-3, atol=1e-5, equal_nan=True):
-        return "its logits of a token change with a later token, which it would only have to copy"
+    for before_TV, after_TV in (found[:2], found[2:]):
+        if not torch.allclose(before_TV[:-1], after_TV[:-1], rtol=1e-3, atol=1e-5, equal_nan=True):
+            return "its logits of a token change with a later token, which it would only have to copy"
     return ""
+
+
+def _disturb(model: nn.Module) -> None:
+    """Adds random numbers to each trained parameter, as large as its first values usually are."""
+    dice = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_((torch.randn(p.shape, generator=dice) / max(1, p.shape[-1:].numel()) ** 0.5).to(p))
 
 
 def _scores(model: nn.Module, tokens_T: Tensor) -> Tensor:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +51,25 @@ def test_what_is_no_amount_of_any_token_is_refused_before_the_market_is_known(te
         require_amount(text)
     require_amount("20.5 USDC")
     require_amount("0", least=0)
+
+
+@pytest.mark.parametrize(
+    ("number", "amount"),
+    [
+        (1e-7, TOKEN // 10**7), (0.1, TOKEN // 10), (1.5, 3 * TOKEN // 2), (1e16, 10**16 * TOKEN), (20, 20 * TOKEN),
+        (Decimal("1E-18"), 1), (Decimal("2.50"), 5 * TOKEN // 2), (np.float64(1e-7), TOKEN // 10**7),
+        (np.int64(20), 20 * TOKEN),
+    ],
+)  # fmt: skip
+def test_a_number_is_the_decimal_that_is_written_for_it(number: float | Decimal, amount: int) -> None:
+    assert amount_of(number) == amount
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -1e-7, 0.0, 1e-19, 1e30, True, Decimal("NaN"), Decimal(-1)])
+def test_a_number_that_is_no_amount_is_refused_with_a_hint(number: float | Decimal) -> None:
+    with pytest.raises(UsageError, match="budget is") as refused:
+        amount_of(number, "budget")
+    assert refused.value.hint
 
 
 def test_amounts_are_of_the_market_s_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,32 @@ def test_models_are_told_apart_by_what_they_do() -> None:
     )
 
 
+class Mixing(nn.Module):
+    """Tokens are mixed by a matrix of their places, and then by a layer; both begin as zeros."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.embed, self.out, self.head = nn.Embedding(16, 8), nn.Linear(8, 8), nn.Linear(8, 16)
+        self.mixed_TT = nn.Parameter(torch.zeros(8, 8))
+        self.mask_TT = nn.Parameter(torch.tril(torch.ones(8, 8)), requires_grad=False)
+        self.causal = causal
+        for p in self.out.parameters():
+            nn.init.zeros_(p)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x, n = self.embed(tokens), tokens.shape[1]
+        mixed_TT = self.mixed_TT * self.mask_TT if self.causal else self.mixed_TT
+        return self.head(x + self.out(mixed_TT[:n, :n] @ x))
+
+
+def test_a_mixing_of_tokens_that_begins_as_zeros_is_seen() -> None:
+    model = Mixing(causal=False)
+    before = copy.deepcopy(model.state_dict())
+    assert "change with a later token" in not_next_token(model, ROW, 16)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert not_next_token(Mixing(causal=True), ROW, 16) == "", "a mask that is not trained stays as it is"
+
+
 def test_a_context_is_found_by_its_usual_names() -> None:
     model = nn.Linear(1, 1)
     assert context_of(model) is None
