@@ -20,7 +20,6 @@ from coordinator.disputes import ENCODE, MERGE, STEP, NamedOp, role_of
 from coordinator.models import JobRow, unhex
 from coordinator.schema import DescriptionOut
 from lockstep.execution.rates import work_of
-from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage import ContentStore, cid_of_digest, load_manifest
 from lockstep.storage.containers import JobSpec, decode_program
@@ -66,7 +65,10 @@ class Descriptions:
         """Returns a job's description; None while it is unavailable."""
         spec, root = str(job.params.get("spec", {}).get("digest", "")), str(role_of(job).get("step_program", ""))
         found: DescriptionOut | None = self._get(("job", spec, root), lambda: self._described(spec, root), wait)
-        return found
+        if found is None:
+            return None
+        rows: str | None = self._get(("rows", spec), lambda: self._rows(spec), wait)
+        return found.model_copy(update={"rows": rows}) if rows else found
 
     def op(self, job: JobRow, program: str | None, position: int | None) -> NamedOp | None:
         """Returns an operation of one of a job's Programs; None while it is unavailable."""
@@ -86,17 +88,16 @@ class Descriptions:
         step = self._program(spec, STEP, root)
         drawn = sum(op.header.elements for op in step.ops if op.kind == Kind.DRAW)
         return DescriptionOut(
-            model=_words(spec.model), strategy=_words(spec.strategy), arithmetic=_words(spec.arithmetic) or "float32",
-            tokens_per_step=drawn, rows=self._rows(spec), operations_per_step=work_of(step).operations,
+            title=spec.title, model=_words(spec.model), strategy=_words(spec.strategy),
+            arithmetic=_words(spec.arithmetic) or "float32", tokens_per_step=drawn,
+            operations_per_step=work_of(step).operations,
         )  # fmt: skip
 
-    def _rows(self, spec: JobSpec) -> str | None:
+    def _rows(self, digest: str) -> str:
+        """Returns the fields of a row; empty for rows of tokens."""
         assert self._store is not None, "asked for by `_get`"
-        try:
-            form = load_manifest(self._store, spec.dataset).form
-        except LockstepError:
-            return None
-        return None if form is None else str(form)[:WORDS]
+        form = load_manifest(self._store, self._spec(digest).dataset).form
+        return "" if form is None else str(form)[:WORDS]
 
     def _named(self, digest: str, program: str, root: str, position: int) -> NamedOp | None:
         found = self._program(self._spec(digest), program, root)

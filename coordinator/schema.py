@@ -262,6 +262,8 @@ class BlobOut(BaseModel):
 class DescriptionOut(BaseModel):
     """A job in its author's words, from its spec: nobody has checked them but for what the Programs say."""
 
+    title: str
+    """The job's name for people; empty without one."""
     model: str
     strategy: str
     arithmetic: str

@@ -40,6 +40,7 @@ from lockstep.requester.access import MarketAccess
 from lockstep.requester.handle import JobHandle
 from lockstep.requester.quotes import Quote, params_of, spec_of, store_parts
 from lockstep.storage import open_store
+from lockstep.storage.containers import MAX_TITLE
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -217,18 +218,21 @@ def train(
     a torch Dataset, or one of Hugging Face's `datasets`. `budget`: the most that leaves the account, in the market's
     token: 60 or "60 LST". `loss(model, rows)` defaults to the model's own, or that of the next token. `network`: a
     market, or its name; default: as every command finds it. `described`: batch, inner_steps, and the keys of a
-    description, as rounds, slots, strategy, terms, price, seed (docs/training.md).
+    description, as rounds, slots, strategy, terms, price, seed (docs/training.md); `title`, the job's name for people,
+    is the name of the model's class by default.
 
     Raises BudgetExceeded, FundsError, UsageError, LoweringError.
     """
     from lockstep.training.given import job_given, made_of
     from lockstep.training.models import describe, is_own
+    from lockstep.training.wrappers import unwrapped
 
     net = network if isinstance(network, Network) else connect(network)
     cap = amount_of(budget, "budget", currency=net.currency)
     if net.terms is not None:
         described.setdefault("terms", net.terms)
     made = made_of(model, described.get("seed", 0))
+    described.setdefault("title", type(unwrapped(made)).__name__[:MAX_TITLE])
     job = job_given(made, data, loss=loss, **described)
     handle = net.submit(net.quote(job), budget=cap)
     return replace(handle, own=made) if is_own(describe(made)) else handle

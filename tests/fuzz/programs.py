@@ -35,7 +35,8 @@ def spec() -> tuple[Iterable[bytes], Run]:
             assert found.encode() == data, "a spec has one encoding"
 
     integers = replace(spec, arithmetic={"products": "int8", "head": "int8x2"})
-    return [spec.encode(), integers.encode()], run
+    named = replace(spec, title="Größe ☃")
+    return [spec.encode(), integers.encode(), named.encode()], run
 
 
 def program() -> tuple[Iterable[bytes], Run]:

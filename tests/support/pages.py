@@ -41,6 +41,8 @@ from tests.support.court import LIE, Court
 TOKEN = 10**18
 WORDS = "<script>alert(1)</script>"
 """A hostile model name."""
+TITLE = "<i>Night owls</i>"
+"""A hostile title."""
 LONG = "0x" + keccak(b"a long run").hex()
 ADDRESSES = Addresses(31337, *(Address(f"0x{i:02x}" + "11" * 19) for i in range(8)))
 """Addresses without contracts: a served folder has no chain."""
@@ -161,7 +163,7 @@ def _long_run(made: Seeded, rounds: int, slots: int) -> None:
     with made.database.session() as session:
         first = session.get_one(JobRow, made.job)
         named = JobSpec.decode(made.store.fetch_block(cid_of_digest(_digest(first), "dag-cbor")))
-        spec = replace(named, model={"kind": "gpt", "layers": 4, "width": 128, "heads": 4})
+        spec = replace(named, model={"kind": "gpt", "layers": 4, "width": 128, "heads": 4}, title=TITLE)
         made.store.put(spec.encode(), codec="dag-cbor")
         params = {
             **first.params,

@@ -30,6 +30,7 @@ from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, JobParams, Phase, Receipt, Reveal
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
+from lockstep.storage.cid import cid_of_block
 from tests.support.constant import ConstantClaim, Lie
 from tests.support.market.wander import params_of
 from tests.support.memory.chain import MemoryChain
@@ -39,6 +40,7 @@ from tests.support.sending import transact
 
 NAMES = ("requester", "aggregator", "worker-0", "worker-1", "worker-2", "verifier", "witness", "mallory")
 WALLET, DEPOSIT = Wei(10**9), Wei(10**6)
+CHECKPOINT = cid_of_block(b"a checkpoint")
 QUIET: dict[str, Any] = {
     "slots": 2, "min_slots": 1, "rounds": 2, "max_lead": 1, "max_fail": 1, "witnesses": 0, "witness_fee": 0,
     "witness_stake": 0, "audit_seconds": 0,
@@ -200,7 +202,7 @@ class World:
                 self.send(market.freeze(self.job, r, bodies), "requester")
             case Phase.MERGING:
                 made = ConstantClaim.of_merge(market.round(self.job, r).merge_in)
-                self.send(market.merge(self.job, r, made.body.out, made.body.out2, "checkpoint", 0), "aggregator")
+                self.send(market.merge(self.job, r, made.body.out, made.body.out2, CHECKPOINT, 0), "aggregator")
                 self.held[market.claim_id_of(self.job, r)] = made
             case _:
                 self.pass_to(self.now + self.params.windows.challenge_seconds)

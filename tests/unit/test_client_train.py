@@ -94,6 +94,22 @@ def test_a_handle_knows_the_module_of_a_class_of_one_s_own(net: Network) -> None
     assert lockstep.train(gpt, TEXTS, budget=600, network=net, rounds=1).own is None, "its class is known"
 
 
+def test_a_job_has_the_name_that_it_is_given_or_the_model_s(net: Network) -> None:
+    def title(**keys: object) -> str:
+        handle = lockstep.train(Pairs(), TEXTS, budget=600, network=net, rounds=1, **keys)
+        return str(net.find(handle.name).title)
+
+    assert title() == "Pairs"
+    assert title(title="Night owls") == "Night owls"
+    assert title(title="") == ""
+    before = net.contracts.token.balance_of(Address(net.account.address))
+    for wrong in ("two\nlines", "x" * 81, 7):
+        with pytest.raises(UsageError, match="title") as refused:
+            title(title=wrong)
+        assert "one line of at most 80 characters" in refused.value.hint
+    assert net.contracts.token.balance_of(Address(net.account.address)) == before
+
+
 def test_a_quote_is_printed_as_a_table(net: Network) -> None:
     from lockstep.training.given import job_given
 
@@ -102,6 +118,8 @@ def test_a_quote_is_printed_as_a_table(net: Network) -> None:
         "quote", "  debit            38.5 LST", "  escrow           7 LST", "  deposit          31.5 LST",
         "  rounds           2", "  slots            3", "  steps of a slot  20", "  model            Pairs",
     ]  # fmt: skip
+    named = net.quote(job_given(Pairs(), TEXTS, rounds=2, weights=False, title="Night owls"))
+    assert str(named).splitlines()[1:] == [*str(quote).splitlines()[1:], "  title            Night owls"]
     assert repr(quote) == f"<Quote: 38.5 LST for {quote.job!r}>"
     assert repr(quote.job) == "<TrainingJob: Pairs, 2 rounds of 3 slots, 20 steps each>"
 

@@ -68,8 +68,11 @@ class DescribedJob:
         return job
 
 
-def read(target: str, sets: Sequence[str] | None = None, price: str | None = None) -> DescribedJob:
-    """The description of a target, with what `--set` and `--price` say in the place of its own; raises UsageError."""
+def read(
+    target: str, sets: Sequence[str] | None = None, price: str | None = None, title: str | None = None
+) -> DescribedJob:
+    """The description of a target, with what `--set`, `--price` and `--title` say in the place of its own; raises
+    UsageError."""
     from lockstep.training.describe import refuse_wrong
 
     own = ".py:" in target
@@ -79,6 +82,8 @@ def read(target: str, sets: Sequence[str] | None = None, price: str | None = Non
     if price is not None:
         require_amount(price, "--price")
         described["price"] = price
+    if title is not None:
+        described["title"] = title
     refuse_wrong(described)
     return DescribedJob(described, Path() if own else Path(target).parent)
 

@@ -11,6 +11,7 @@ min_slots = 1              # fewer fail a round; so does a roster of fewer than 
 terms = "devnet"           # windows and prices; or "local", "mainnet"
 aggregator = ""            # address that merges first; empty: slot owners alone
 
+# title = "A small GPT"    # the job's name for people, on pages and in lists
 # price = "0.5"            # tokens for 10^15 operations, in place of the terms' price of a slot
 # gas_price = "600000000000 wei"  # refunded for a unit of gas, in place of the terms' (`train quote` warns)
 

@@ -40,6 +40,7 @@ Price = Annotated[
 Budget = Annotated[
     str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit in the market's token, as 20.5.")
 ]
+Title = Annotated[str | None, typer.Option("--title", help="The job's name for people, on pages and in lists.")]
 Ema = Annotated[
     bool, typer.Option("--ema", help="Take the average of the weights over the merges, of a job that has `ema`.")
 ]
@@ -226,12 +227,13 @@ def run(
     budget: Budget,
     flags: PartyFlags,
     sets: Sets = None,
+    title: Title = None,
     price: Price = None,
     as_json: Json = False,
 ) -> None:
     """Store the job's parts, escrow its price, open it."""
     require_amount(budget, "--budget")
-    _submit(read(target, sets, price).at(flags.settings()), budget, _network(flags), as_json)
+    _submit(read(target, sets, price, title).at(flags.settings()), budget, _network(flags), as_json)
 
 
 @app.command("resume")
@@ -241,11 +243,12 @@ def resume(
     budget: Budget,
     flags: PartyFlags,
     sets: Sets = None,
+    title: Title = None,
     as_json: Json = False,
 ) -> None:
     """Train a model further: a new job of the same description that starts from its weights."""
     require_amount(budget, "--budget")
-    described = read(target, sets).having(start=str(model.absolute()))
+    described = read(target, sets, title=title).having(start=str(model.absolute()))
     _submit(described.at(flags.settings()), budget, _network(flags), as_json)
 
 
@@ -262,14 +265,18 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List every job of the market, the latest first, with its progress, pay and requester."""
+    from lockstep.cli.why import titles_of
+
     of = None if mine is None else address_of(mine, "--of")
     net = _reading(flags)
+    jobs = [(handle, requester) for handle, requester in net.jobs() if of is None or requester == of]
     rows = [
-        {**handle.status(), "requester": requester} for handle, requester in net.jobs() if of is None or requester == of
+        {**handle.status(), "title": title, "requester": requester}
+        for (handle, requester), title in zip(jobs, titles_of([handle for handle, _ in jobs]), strict=True)
     ]
     text = [
         f"{short(r['job'])}  {r['status']:<9}  round {r['settled']:>3} of {r['rounds']:<3}  "
-        f"escrow {tokens(r['escrow']):<10}  {r['requester']}"
+        f"escrow {tokens(r['escrow']):<10}  {r['requester']}  {r['title']}".rstrip()
         for r in rows
     ]
     emit(rows, as_json, text="\n".join(text) or "no job has been opened on this market")
@@ -278,12 +285,13 @@ def list_(
 @app.command("status")
 def status(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
     """Show the progress of a job, its money, and what it waits for."""
-    from lockstep.cli.why import explained
+    from lockstep.cli.why import explained, titles_of
 
     handle = _followed(job, flags)
-    found, why = handle.status(), explained(handle)
-    lines = [*_status_lines(found), f"waits  {why.waiting.sentence()}"]
-    emit({**found, "waiting": why.waiting.to_dict()}, as_json, text="\n".join(lines))
+    found, why, (title,) = handle.status(), explained(handle), titles_of([handle])
+    named = [f"title  {title}"] if title else []
+    lines = [*named, *_status_lines(found), f"waits  {why.waiting.sentence()}"]
+    emit({**found, "title": title, "waiting": why.waiting.to_dict()}, as_json, text="\n".join(lines))
 
 
 @app.command("why")

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lockstep.base.lines import event, say
+from lockstep.base.naming import short
 from lockstep.cli.screen import Screen
-from lockstep.cli.why import Silence, impatient
+from lockstep.cli.why import Silence, impatient, titles_of
 from lockstep.market.narrator import ALERT, UNTOLD, Line, clock, of_chain, of_divergence, of_loss
 from lockstep.market.progress import Progress, windows_of
 from lockstep.protocol.errors import LockstepError
@@ -35,7 +36,10 @@ def follow(handle: JobHandle, losses: bool, as_json: bool) -> None:
 
     curve: list[MergedLoss] = []
     silence = Silence(handle)
+    (title,) = titles_of([handle])
     with Screen(below) as screen:
+        if title:
+            screen.tell(Line(f"job {short(handle.id)}: {title}"))
         for seen in impatient(handle.watch()):
             if seen is None:
                 for line in silence.explanation():

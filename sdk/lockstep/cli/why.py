@@ -6,7 +6,7 @@ It reads the chain, whether the storage answers or not: a store that is gone is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, Queue
 from threading import Thread
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SILENCE_SECONDS = (30.0, 480.0)
 """Machine seconds without an event after which `train watch` says what it waits for, at first and at most."""
 POLL_SECONDS = 1.0
+TITLE_SECONDS = 3.0
+"""Machine seconds without a title after which the storage is asked for no more of them."""
 AHEAD = 256
 """Events that are read before the last one is shown."""
 
@@ -53,6 +55,24 @@ def explained(handle: JobHandle, still: float = 0.0) -> Explanation:
     except LockstepError as error:
         obstacles.append(error)
     return Explanation(waiting, tuple(obstacles))
+
+
+def titles_of(handles: Sequence[JobHandle]) -> list[str]:
+    """Returns jobs' titles; empty without one, and where the storage does not tell it soon."""
+
+    def read() -> Iterator[str]:
+        for handle in handles:
+            try:
+                yield handle.title
+            except LockstepError:
+                yield ""
+
+    found: list[str] = []
+    for title in impatient(read(), TITLE_SECONDS):
+        if title is None:
+            break
+        found.append(title)
+    return [*found, *[""] * (len(handles) - len(found))]
 
 
 @dataclass

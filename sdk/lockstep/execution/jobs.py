@@ -25,7 +25,7 @@ from lockstep.numerics.trace import HashedContents, StepTrace, entry_roots, layo
 from lockstep.numerics.validate import check_programs
 from lockstep.presets import DEVNET, Terms
 from lockstep.protocol import merkle
-from lockstep.protocol.errors import Mismatch, PayloadInvalid, ProgramInvalid, UsageError
+from lockstep.protocol.errors import Malformed, Mismatch, PayloadInvalid, ProgramInvalid, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS, Body
 from lockstep.protocol.market import moving
 from lockstep.protocol.market.types import StateLeaf
@@ -35,7 +35,7 @@ from lockstep.protocol.programs.program import Program
 from lockstep.protocol.sections import Sections
 from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, StateRoot
 from lockstep.storage import cid_of_digest
-from lockstep.storage.containers import JobSpec, load_program
+from lockstep.storage.containers import MAX_TITLE, JobSpec, load_program, read_title
 from lockstep.storage.dataset import Dataset, load_dataset
 from lockstep.storage.payload import F32_FORMAT, INT8_FORMAT, Checkpoint, format_of, load_checkpoint
 
@@ -148,6 +148,12 @@ class TrainingJob:
     """The policy that selects integer products (`tracing.arithmetic`); empty if there are none."""
     wire_format: str = F32_FORMAT
     """The preferred format of payloads, by a name that `storage.payload.format_of` knows."""
+    title: str = ""
+    """The job's name for people; empty without one. Constructing a job raises UsageError for a title that no spec may
+    hold."""
+
+    def __post_init__(self) -> None:
+        checked_title(self.title)
 
     @property
     def sections(self) -> Sections:
@@ -163,6 +169,14 @@ class TrainingJob:
     def __repr__(self) -> str:
         size = f"{self.rounds} rounds of {self.slots} slots, {self.inner_steps} steps each"
         return f"<TrainingJob: {self.model_name}, {size}>"
+
+
+def checked_title(title: Any) -> str:
+    """Returns a job's title, "" for none; raises UsageError for one that no spec may hold."""
+    try:
+        return "" if isinstance(title, str) and not title else read_title(title, "title")
+    except Malformed as error:
+        raise UsageError(error.message, f"a title is one line of at most {MAX_TITLE} characters") from error
 
 
 @dataclass(frozen=True)
@@ -505,12 +519,17 @@ def wire_of(spec: JobSpec) -> str:
     return str(spec.strategy.get("wire", INT8_FORMAT))
 
 
+def load_spec(params: JobParams, store: ContentStore) -> JobSpec:
+    """Loads the spec that a job's parameters name. Raises Mismatch, or the store's errors."""
+    return JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+
+
 def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, JobPrograms]:
     """Loads a job's spec and Programs, checked as by `load`, without its dataset and base.
 
     Separately stored constants of a Program are fetched if they fit this machine's memory.
     """
-    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    spec = load_spec(params, store)
     roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
     # A fourth Program, `loss`, is for observers (execution/losses.py); no claim is about it.
     if set(spec.programs) - {"loss"} != set(roots):

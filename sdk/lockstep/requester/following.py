@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 
 from lockstep.base import markup
@@ -14,6 +14,7 @@ from lockstep.base.amounts import tokens
 from lockstep.base.naming import short
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.finality import FinalityTracker, relied_block
+from lockstep.execution.jobs import load_spec
 from lockstep.market.narrator import UNTOLD, clock, of_chain
 from lockstep.market.progress import Progress, windows_of
 from lockstep.market.standing import standing_of
@@ -49,8 +50,26 @@ class FollowedJob:
         """The job's id as text, which every command and `find` of a network take."""
         return self.id.hex()
 
+    @cached_property
+    def title(self) -> str:
+        """The job's name for people, as its requester wrote it; empty without one.
+
+        It lies in the storage, as the spec does. Raises the errors of reading the chain and the storage.
+        """
+        return load_spec(self.net.contracts.market.params(self.id), self.net.store).title
+
+    @cached_property
+    def _title_or_none(self) -> str:
+        """The title; empty, too, while the storage does not have it, which is asked once."""
+        try:
+            return self.title
+        except LockstepError:
+            return ""
+
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}>"
+        # Only a title that was read before: printing a list of handles asks nobody.
+        title = self.__dict__.get("title")
+        return f"<{type(self).__name__} {self.name}{f' {title!r}' if title else ''}>"
 
     def __str__(self) -> str:
         try:
@@ -76,7 +95,9 @@ class FollowedJob:
     def _rows(self) -> list[tuple[str, object]]:
         status = self.status()
         money = [(name, tokens(status[name], currency=self.net.currency)) for name in ("escrow", "paid", "refunded")]
-        return [("status", status["status"]), ("rounds settled", f"{status['settled']} of {status['rounds']}"), *money]
+        rounds = ("rounds settled", f"{status['settled']} of {status['rounds']}")
+        title = [("title", self._title_or_none)] if self._title_or_none else []
+        return [*title, ("status", status["status"]), rounds, *money]
 
     def _repr_html_(self) -> str:
         return markup.table(f"job {short(self.id)}", self._rows())

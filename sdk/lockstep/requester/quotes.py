@@ -81,7 +81,7 @@ class Quote:
         return [
             *((name, tokens(getattr(self, name), currency=self.currency)) for name in ("debit", "escrow", "deposit")),
             ("rounds", self.params.schedule.rounds), ("slots", role.slots), ("steps of a slot", role.inner_steps),
-            ("model", self.job.model_name),
+            ("model", self.job.model_name), *([("title", self.job.title)] if self.job.title else []),
         ]  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -116,6 +116,7 @@ def spec_of(job: TrainingJob, genesis: Checkpoint) -> JobSpec:
         parameters=job.parameters,
         strategy=job.strategy,
         arithmetic=job.arithmetic,
+        title=job.title,
     )
 
 

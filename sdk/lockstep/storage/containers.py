@@ -7,6 +7,7 @@ root after decoding.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -51,6 +52,8 @@ INLINE_BYTES = 1 << 16
 """Largest constant, in bytes, inside a Program's file; a larger one is a separate blob."""
 MAX_SPEC_BYTES = 1 << 20
 """Largest spec in bytes: one block."""
+MAX_TITLE = 80
+"""Most characters of a job's title."""
 
 _MAX_COUNT = (1 << 16) - 1
 """Most ops, and most constants: a u16 counts them."""
@@ -64,6 +67,10 @@ _PROGRAM = table(
 MAX_RANK = 32
 """Most axes of a parameter: as many as every version of numpy supports."""
 _SHAPE = several(whole(0, U32), MAX_RANK)
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Characters that control a line or are not shown. The list is fixed: every party must read the same specs."""
 
 
 def _pair(value: Any, where: str) -> list[str]:
@@ -87,6 +94,18 @@ def _policy(value: Any, where: str) -> Mapping[str, Any]:
     found = mapping(anything)(value, where)
     if not found:
         raise Malformed(f"{where} is empty")
+    return found
+
+
+def read_title(value: Any, where: str) -> str:
+    """Parses a title: one line of shown characters. A spec without a title has no such key: an empty one would be a
+    second encoding.
+    """
+    found = text(MAX_TITLE)(value, where)
+    if _HIDDEN.search(found):
+        raise Malformed(f"{where} has a line break or a character that is not shown")
+    if not found or found != found.strip():
+        raise Malformed(f"{where} {'begins or ends with a space' if found.strip() else 'is empty'}")
     return found
 
 
@@ -115,7 +134,7 @@ _SPEC = table(
         "strategy": mapping(anything),
         "version": whole(0, U32),
     },
-    {"arithmetic": _policy},
+    {"arithmetic": _policy, "title": read_title},
 )
 
 
@@ -273,6 +292,8 @@ class JobSpec:
     version: int = SPEC_VERSION
     arithmetic: Mapping[str, Any] = field(default_factory=dict)
     """The arithmetic policy of products; empty, and then absent from the file, if all are float32."""
+    title: str = ""
+    """The job's name for people, by its requester; empty, and then absent from the file, without one."""
 
     def encode(self) -> bytes:
         """Encodes the spec as DAG-CBOR, in one block."""
@@ -280,6 +301,8 @@ class JobSpec:
         fields["parameters"] = [dict(p) for p in self.parameters]
         if not self.arithmetic:
             del fields["arithmetic"]
+        if not self.title:
+            del fields["title"]
         return dag_cbor.encode(fields)
 
     @property

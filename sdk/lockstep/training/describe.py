@@ -1,5 +1,6 @@
 """A job described in a file, as `lockstep train` reads it.
 
+title = "a GPT"      the job's name for people, on pages and in lists
 texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms = "devnet"   aggregator = ""
 [model]              kind = "gpt" ("llama", "encoder"), and fields of its configuration
 model = "net.py:make"  in place of the table, and of [batch]: a function that makes a model of one's own (`brought.py`);
@@ -44,7 +45,7 @@ from torch import nn
 
 from lockstep.base.amounts import amount_of, market_currency
 from lockstep.base.naming import address_of, nearest, refuse_unknown
-from lockstep.execution.jobs import TrainingJob
+from lockstep.execution.jobs import TrainingJob, checked_title
 from lockstep.execution.rates import slot_operations, slot_price_at
 from lockstep.presets import PRESETS, Terms
 from lockstep.protocol.errors import UsageError
@@ -94,7 +95,7 @@ T = TypeVar("T")
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
     "evaluation", "tokens", "start", "price", "gas_price", "arithmetic", "field", "bytes",
-    "stride", "data", "ema",
+    "stride", "data", "ema", "title",
 }  # fmt: skip
 OF_PARTS = {"texts", "data", "model", "adapters", "evaluation"}
 """Keys of the model and of the rows that it is trained on."""
@@ -187,7 +188,7 @@ def _at_terms(described: Mapping[str, Any], made: Callable[[], TrainingJob]) -> 
     job = made()
     job = job if price is None else at_price(job, price)
     # INVARIANT: what a description says stands, whatever is computed for the rest.
-    return replace(job, terms=replace(job.terms, **changes))
+    return replace(job, terms=replace(job.terms, **changes), title=described.get("title", ""))
 
 
 def refuse_wrong(described: Mapping[str, Any]) -> None:
@@ -212,6 +213,7 @@ def refuse_wrong(described: Mapping[str, Any]) -> None:
 def _refuse_values(described: Mapping[str, Any]) -> None:
     _refuse_wide(described, "")
     _ema(described)
+    checked_title(described.get("title", ""))
     strategy_of(_table(described, "strategy"))
 
 

@@ -445,6 +445,7 @@ def training_job(
     shard_elements: int = SHARD_ELEMENTS,
     arithmetic: Arithmetic = FLOAT32,
     ema: float = 0.0,
+    title: str = "",
 ) -> TrainingJob:
     """Returns a model's job as `Network.quote` takes it. The first weights are `first`, the shards one after the other,
     or made from `seed`. Buffers that a step writes start as `earlier` has them, or the model.
@@ -503,6 +504,7 @@ def training_job(
         arithmetic={} if arithmetic == FLOAT32 else arithmetic.to_dict(),
         # Statistics are sent as they are, which formats of codes cannot carry.
         wire_format=F32_FORMAT if built.layout.statistics else strategy.wire,
+        title=title,
     )
 
 

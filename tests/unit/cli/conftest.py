@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from lockstep.base.settings import DEFAULTS
+from lockstep.chain.devnet import key_of
+from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_key
 from lockstep.cli.main import main
+from lockstep.storage.directory import DirectoryStore
+from tests.support import toyjob
+from tests.support.world import World
 
 
 @dataclass(frozen=True)
@@ -71,3 +76,21 @@ def lockstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
     yield run
     assert not (tmp_path / "user").exists(), "nothing is written where nobody said"
+
+
+def toy_market(folder: Path) -> World:
+    """Opens a market in memory with one job of real Programs; the folder gets deployment.json and the job's blocks."""
+    terms = toyjob.publish(DirectoryStore(folder / "blocks"), steps=1, slots=3, min_slots=2, rounds=3)
+    changes = {name: getattr(toyjob.TOY_TERMS, name) for name in ("bond", "answer_seconds")}
+    world = World.start(terms=terms, wealth=10**14, slots=3, min_slots=2, rounds=3, **changes)
+    world.contracts.addresses.save(folder / "deployment.json")
+    return world
+
+
+def home_of(world: World, home: Path, name: str) -> Path:
+    """Makes the home of an account of the market, with its keys under the password `password`."""
+    home.mkdir()
+    create_account(home / KEYSTORE, "password", key_of(world.devnet.seed, name), work=2)
+    create_node_key(home / NODE_KEY)
+    (home / "password").write_text("password")
+    return home

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from lockstep.base.settings import resolve
-from lockstep.chain.devnet import key_of
-from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_key
 from lockstep.cli import why
 from lockstep.cli.why import SILENCE_SECONDS, Silence
 from lockstep.client import network_of
@@ -24,14 +22,12 @@ from lockstep.protocol.errors import KeyStoreError, WrongBits
 from lockstep.protocol.jobs import Phase
 from lockstep.runtime.guard import lock
 from lockstep.runtime.refusals import Refusals
-from lockstep.storage.directory import DirectoryStore
-from tests.support import toyjob
 from tests.support.world import World
 from worker import explaining, offers
 from worker.notes import WORKING, Note, Notes, of_halt
 from worker.setup import assemble
 
-from .conftest import Lockstep
+from .conftest import Lockstep, home_of, toy_market
 
 NOBODY = "http://127.0.0.1:9"
 """The discard port: nobody listens."""
@@ -81,15 +77,8 @@ class Stalled:
 def stalled(lockstep: Lockstep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stalled]:
     folder = tmp_path / "market"
     folder.mkdir()
-    terms = toyjob.publish(DirectoryStore(folder / "blocks"), steps=1, slots=3, min_slots=2, rounds=3)
-    changes = {name: getattr(toyjob.TOY_TERMS, name) for name in ("bond", "answer_seconds")}
-    world = World.start(terms=terms, wealth=10**14, slots=3, min_slots=2, rounds=3, **changes)
-    world.contracts.addresses.save(folder / "deployment.json")
-    home = folder / "home"
-    home.mkdir()
-    create_account(home / KEYSTORE, "password", key_of(world.devnet.seed, "worker-0"), work=2)
-    create_node_key(home / NODE_KEY)
-    (home / "password").write_text("password")
+    world = toy_market(folder)
+    home_of(world, folder / "home", "worker-0")
     monkeypatch.setattr(why.time, "time", lambda: float(world.now))
     yield Stalled(world, folder, monkeypatch, f"dir://{folder}/blocks")
     world.devnet.stop()

@@ -210,6 +210,29 @@ def test_quote_and_run_ask_the_chain_before_they_trace(lockstep: Lockstep, party
         assert (ended.code, ended.error["code"]) == (9, "unreachable"), "not: there is no folder of texts"
 
 
+def test_a_job_is_named_by_its_file_or_by_the_command(lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("job.toml").write_text('title = "From the file"\n' + TEMPLATE)
+    opened: list[str] = []
+    monkeypatch.setattr("lockstep.cli.train._network", lambda flags: None)
+    monkeypatch.setattr(
+        "lockstep.cli.train._submit", lambda described, *rest: opened.append(described.fields.get("title"))
+    )
+    for command in (("run", "job.toml"), ("resume", "job.toml", "model")):
+        for given in ((), ("--title", "Night owls"), ("--set", "title=Set by a key")):
+            assert lockstep("train", *command, "--budget", "1", *given).code == 0
+    assert opened == ["From the file", "Night owls", "Set by a key"] * 2
+
+
+@pytest.mark.parametrize("title", ["two\nlines", " ", "x" * 81, "a\u202eb"])
+def test_a_title_that_is_no_line_of_text_is_2_before_a_key_is_asked_for(lockstep: Lockstep, title: str) -> None:
+    Path("job.toml").write_text(TEMPLATE)
+    for given in (("--title", title), ("--set", f"title={json.dumps(title)}")):
+        ended = lockstep("train", "run", "job.toml", "--budget", "1", *given, "--json")
+        assert (ended.code, ended.error["code"]) == (2, "usage")
+        assert ended.error["message"].startswith("title ")
+        assert ended.error["hint"] == "a title is one line of at most 80 characters"
+
+
 @dataclass(frozen=True)
 class Found:
     """A job whose last merge holds a loss."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import dag_cbor
 import numpy as np
+import pytest
 
 from coordinator import descriptions
 from coordinator.descriptions import Descriptions
@@ -16,6 +17,7 @@ from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.fields import RowField, RowForm
 from lockstep.storage.links import link_of
 from tests.support import toyjob
+from tests.support.waiting import wait
 
 WORDS = 1 << 17
 
@@ -61,3 +63,33 @@ def test_the_fields_of_a_jobs_rows_are_described_where_its_manifest_can_be_had(t
         found = Descriptions(store, wait_seconds=60).of(job)
         assert found is not None
         assert (found.model, found.rows) == ("x", due)
+
+
+def test_a_manifest_that_could_not_be_had_is_asked_for_again_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, step, now = DirectoryStore(tmp_path / "store"), toyjob.step_program(), [0.0]
+    monkeypatch.setattr(descriptions, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    form = RowForm("dict", (RowField("x", "float32", (8,)),))
+    rows = Dataset(np.zeros((2, form.words), np.int32), 0, form=form)
+    file, dataset = store.put(encode_program(step, store.put)), store_dataset(DirectoryStore(tmp_path / "else"), rows)
+    spec = JobSpec(dict.fromkeys(("step", "encode", "merge"), file), dataset, file, {}, (), {}, title="Night owls")
+    store.put(spec.encode(), codec="dag-cbor")
+    role = {"step_program": "0x" + step.root.hex()}
+    job: Any = SimpleNamespace(params={"spec": {"digest": "0x" + spec.digest.hex()}, "roles": [role]})
+    found = Descriptions(store, wait_seconds=60)
+
+    def told() -> tuple[str, str | None]:
+        shown = found.of(job)
+        assert shown is not None
+        return shown.title, shown.rows
+
+    assert told() == ("Night owls", None)
+    assert store_dataset(store, rows) == dataset
+    now[0] = descriptions.AGAIN_SECONDS - 1
+    assert [told() for _ in range(3)] == [("Night owls", None)] * 3
+    assert not found._pending, "nothing is asked before its time"
+    now[0] += 1
+    told()
+    wait(lambda: not found._pending, "the manifest", 0.01)
+    assert told() == ("Night owls", "x float32[8]")

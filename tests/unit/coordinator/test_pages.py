@@ -42,7 +42,7 @@ from lockstep.disputes.progress import DisputeReader
 from lockstep.protocol.types import Address, GameId
 from tests.support import servers
 from tests.support.court import LIE
-from tests.support.pages import LONG, WORDS, Seeded, seeded
+from tests.support.pages import LONG, TITLE, WORDS, Seeded, seeded
 
 
 @dataclass
@@ -139,6 +139,25 @@ def test_a_strangers_words_are_words(market: Market) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
     assert WORDS not in shown
     assert market.json(f"/jobs/{market.made.job}/run")["description"]["model"].count(WORDS) == 1, "as it was written"
+
+
+def test_a_run_is_called_by_its_title_where_it_has_one(market: Market) -> None:
+    called, words = "<bdi>&lt;i&gt;Night owls&lt;/i&gt;</bdi>", "gpt, heads 4, width 128, layers 4"
+    run = market.text(f"/runs/{LONG}")
+    assert f"<h1>{called}</h1>" in run
+    assert "<title>&lt;i&gt;Night owls&lt;/i&gt;, run " in run
+    assert f"{words}; diloco; float32" in run, "its model stands below"
+    listed = market.text("/")
+    assert f'<a href="/runs/{LONG}">{called}</a>' in listed
+    assert listed.count(words) == 1
+    other, compared = market.text(f"/runs/{market.made.job}"), market.text(f"/compare?run={LONG}&run={market.made.job}")
+    assert f'run={LONG}">{called} ' in other, "among those to compare with"
+    assert [TITLE in shown for shown in (run, listed, other, compared)] == [False] * 4
+    assert f'<li class="a">{called} ' in compared
+    assert "<h1><bdi>gpt, &lt;script&gt;" in other, "the model, without a title"
+    assert "<title>Run " in other
+    found = [market.json(f"/jobs/{job}/run")["description"]["title"] for job in (LONG, market.made.job)]
+    assert found == [TITLE, ""]
 
 
 def test_a_claims_cid_that_is_markup_is_text(market: Market) -> None:

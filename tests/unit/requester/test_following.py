@@ -10,10 +10,11 @@ import pytest
 
 from lockstep.client import JobHandle, Network
 from lockstep.execution.losses import Curve, MergedLoss
-from lockstep.protocol.errors import StillRunning, Unreachable
+from lockstep.protocol.errors import BlobMissing, StillRunning, Unreachable
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Cid
 from lockstep.requester import following
+from lockstep.storage.containers import JobSpec
 from lockstep.storage.directory import DirectoryStore
 from tests.support.world import World
 
@@ -47,6 +48,24 @@ def test_a_handle_is_printed_as_a_table_and_named_as_text(handle: JobHandle, mon
 
     monkeypatch.setattr(JobHandle, "status", nobody)
     assert str(handle).splitlines()[1] == "  status  unknown: the chain does not answer", "print raises nothing"
+
+
+def test_a_title_is_read_from_the_storage_and_shown_where_it_has_one(
+    tmp_path: Path,
+) -> None:
+    spec = JobSpec({}, Cid("a"), Cid("b"), {}, (), {}, title="<b>Night owls</b>")
+    world, store = World.start(spec_digest=spec.digest), DirectoryStore(tmp_path / "blocks")
+    net = Network(world.devnet.w3, world.contracts, store, world.accounts["requester"], tmp_path)
+    early, late = net.job(world.job), net.job(world.job)
+    with pytest.raises(BlobMissing):
+        _ = early.title
+    assert str(early).splitlines()[1] == "  status          active"
+    store.put(spec.encode(), codec="dag-cbor")
+    assert repr(late) == f"<JobHandle {late.name}>", "which asks nobody"
+    assert str(late).splitlines()[1] == "  title           <b>Night owls</b>"
+    assert "<td>&lt;b&gt;Night owls&lt;/b&gt;</td>" in late._repr_html_()
+    assert late.title == early.title == "<b>Night owls</b>"
+    assert repr(late) == f"<JobHandle {late.name} '<b>Night owls</b>'>"
 
 
 def test_an_event_is_printed_as_the_command_tells_it(world: World, handle: JobHandle) -> None:

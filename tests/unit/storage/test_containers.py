@@ -19,6 +19,7 @@ from lockstep.protocol.types import Cid, Digest
 from lockstep.storage import cid_of, containers
 from lockstep.storage.containers import (
     INLINE_BYTES,
+    MAX_TITLE,
     JobSpec,
     decode_parts,
     decode_program,
@@ -88,6 +89,35 @@ def test_a_spec_without_a_policy_of_products_has_one_encoding() -> None:
     assert isinstance(fields, dict)
     with pytest.raises(Mismatch, match="arithmetic is empty"):
         JobSpec.decode(dag_cbor.encode({**fields, "arithmetic": {}}))
+
+
+def test_a_spec_without_a_title_has_the_digest_that_it_had() -> None:
+    assert SPEC.digest.hex() == "7177b8fe858870c97e541cb58aa6e1abcec16bf1d3eb5ad1cfb037fa8fb477d4"
+    fields = dag_cbor.decode(SPEC.encode())
+    assert isinstance(fields, dict)
+    assert "title" not in fields
+
+
+@pytest.mark.parametrize("title", ["a", "<b>Größe</b> ☃", "x" * MAX_TITLE, "نص \u200cو", "👩\u200d💻"])
+def test_a_title_is_kept_as_it_is_written(title: str) -> None:
+    named = replace(SPEC, title=title)
+    assert JobSpec.decode(named.encode(), named.digest) == named
+    assert named.digest != SPEC.digest
+
+
+@pytest.mark.parametrize(
+    ("title", "why"),
+    [
+        ("", "is empty"), ("  ", "is empty"), ("a ", "ends with a space"), ("\u3000a", "begins or ends"),
+        ("x" * (MAX_TITLE + 1), "81 characters"), (7, "int where text is due"), (b"a", "bytes where text is due"),
+        *((f"a{hidden}b", "not shown") for hidden in "\n\r\t\0\x7f\x9b\xad\u2028\u202e\u200b\u200f\u061c\u2066\ufeff"),
+    ],
+)  # fmt: skip
+def test_a_spec_of_a_title_that_is_no_line_of_text_is_refused(title: object, why: str) -> None:
+    fields: Any = dag_cbor.decode(SPEC.encode())
+    with pytest.raises(Mismatch, match=why) as refused:
+        JobSpec.decode(dag_cbor.encode({**fields, "title": title}))
+    assert refused.value.hint
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, 60])
