@@ -74,11 +74,13 @@ class _Index(Collector):
 
 
 def _by_state(session: Session) -> dict[str, dict[str, int]]:
-    columns: dict[str, Any] = {
-        "jobs": JobRow.state, "rounds": RoundRow.state, "claims": ClaimRow.state,
-        "games": func.coalesce(GameRow.verdict, "open"),
-    }  # fmt: skip
+    columns: tuple[tuple[str, Any], ...] = (
+        ("jobs", JobRow.state),
+        ("rounds", RoundRow.state),
+        ("claims", ClaimRow.state),
+        ("games", func.coalesce(GameRow.verdict, "open")),
+    )
     return {
         name: {str(state): int(n) for state, n in session.execute(select(column, func.count()).group_by(column))}
-        for name, column in columns.items()
+        for name, column in columns
     }
