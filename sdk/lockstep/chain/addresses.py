@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lockstep.base.decoding import MAX_FILE_BYTES, U64, account, file_bytes, from_json, table, whole
 from lockstep.base.files import write_atomically
+from lockstep.base.naming import address_of
 from lockstep.protocol.errors import Malformed, NotFoundError, UsageError
 from lockstep.protocol.types import Address
 
@@ -59,4 +60,8 @@ class Addresses:
     def loads(cls, data: bytes) -> Addresses:
         """Reads the file's contents. Raises `Malformed`."""
         # INVARIANT: every field is what its name says before anything is sent to it.
-        return cls(**_FILE(from_json(data, MAX_FILE_BYTES), "the file"))
+        found = _FILE(from_json(data, MAX_FILE_BYTES), "the file")
+        try:
+            return cls(**found | {name: address_of(found[name], name) for name in CONTRACTS})
+        except UsageError as failure:
+            raise Malformed(failure.message) from failure

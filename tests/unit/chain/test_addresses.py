@@ -13,6 +13,8 @@ from lockstep.protocol.errors import NotFoundError, UsageError
 from lockstep.protocol.types import Address
 
 GOOD = Addresses(31337, *(Address(f"0x{n:040x}") for n in range(1, 1 + len(CONTRACTS))), block=7)
+VAULT = "0x90F79bf6EB2c4f870365E785982E1f101E93b906"
+MISTYPED = VAULT.replace("0x90", "0x91")
 
 
 def test_what_was_saved_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,6 +23,11 @@ def test_what_was_saved_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Addresses.load("~/deployment.json") == GOOD, "a home is spelled out"
     assert [p.name for p in tmp_path.iterdir()] == ["deployment.json"], "no part is left"
+
+
+def test_an_address_without_capitals_is_checksummed(tmp_path: Path) -> None:
+    (tmp_path / "deployment.json").write_text(json.dumps({**asdict(GOOD), "vault": VAULT.lower()}))
+    assert Addresses.load(tmp_path / "deployment.json").vault == VAULT
 
 
 def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
@@ -42,6 +49,7 @@ def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
         json.dumps({**asdict(GOOD), "block": -1}),
         json.dumps({**asdict(GOOD), "market": "0x12"}),
         json.dumps({**asdict(GOOD), "vault": None}),
+        json.dumps({**asdict(GOOD), "vault": MISTYPED}),
         json.dumps({**asdict(GOOD), "chain_id": True}),
     ],
 )
