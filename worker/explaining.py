@@ -119,7 +119,11 @@ class WorkerStatus:
 
     def lines(self) -> list[str]:
         """Returns the status as lines of text."""
-        running = "nothing runs in this home" if self.running is None else f"process {self.running.pid}"
+        state = _sentence(self.state)
+        if self.running is not None:
+            state = f"process {self.running.pid}: {state}"
+        elif self.state != notes.STOPPED:
+            state = f"nothing runs in this home: {state}"
         amount = tokens(sum(one.amount for one in self.locked))
         locked = f"stake      {amount} locked behind {len(self.locked)} claims and games"
         if self.locked:
@@ -130,7 +134,7 @@ class WorkerStatus:
         ]
         games = [f"  game {short(g['game'])}  {g['next']}" for g in self.games]
         held = self.holdings.lines()
-        head = [f"worker     {running}: {_sentence(self.state)}", *held[:3], locked, *held[3:]]
+        head = [f"worker     {state}", *held[:3], locked, *held[3:]]
         refused = [f"refused    job {short(j)}: {_sentence(n)}; {hint_of(n.code)}" for j, n in self.refused.items()]
         refused += [f"unjoined   job {short(j)}: {_sentence(n)}; {hint_of(n.code)}" for j, n in self.unjoined.items()]
         games = [f"games      {len(games)} open", *games]
