@@ -18,7 +18,8 @@ from lockstep.disputes.game_queue import DefenceQueue
 from lockstep.disputes.player import PlannedMove
 from lockstep.execution import jobs, merging
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
-from lockstep.execution.merging import ComputedMerge, RoundRecord
+from lockstep.execution.merging import ComputedMerge
+from lockstep.execution.rounds import Payload, RoundRecord
 from lockstep.market.held import HeldClaim
 from lockstep.protocol.errors import LockstepError, Mismatch
 from lockstep.protocol.market.receipts import Report
@@ -52,7 +53,7 @@ class Aggregator:
         """The material of merge claims."""
         self._archive.mkdir(parents=True, exist_ok=True)
 
-    def judge(self, ref: merging.Payload) -> tuple[Report, str]:
+    def judge(self, ref: Payload) -> tuple[Report, str]:
         """Fetches and decodes a revealed payload; returns (report, reason)."""
         return merging.judge(lambda: self._payload(ref))
 
@@ -96,7 +97,7 @@ class Aggregator:
         base = merging.base_checkpoint(self.job, self._store, records[:-1])
         return base, [None if ref is None else self._payload(ref) for ref in records[-1].payloads]
 
-    def _payload(self, ref: merging.Payload) -> Tensors:
+    def _payload(self, ref: Payload) -> Tensors:
         # By its CID too: what one slot stored says nothing about another's, even if they claim the same.
         key = ("payload", self.job.id, ref.cid, ref.out)
         known: Tensors | None = self._cache.get(key)

@@ -21,8 +21,9 @@ from coordinator.models import JobRow, unhex
 from coordinator.schema import DescriptionOut
 from lockstep.execution.rates import work_of
 from lockstep.protocol.programs.program import Kind, Program
-from lockstep.storage import ContentStore, cid_of_digest, load_manifest
+from lockstep.storage import ContentStore, cid_of_digest
 from lockstep.storage.containers import JobSpec, decode_program
+from lockstep.storage.dataset import load_manifest
 
 WAIT_SECONDS = 1.0
 """Seconds that a request waits for a description that was never read."""

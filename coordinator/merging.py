@@ -20,7 +20,7 @@ from lockstep.execution import footprint, jobs
 from lockstep.execution.box import loading
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.execution.footprint import Fitting
-from lockstep.execution.merging import RoundRecord
+from lockstep.execution.rounds import RoundRecord
 from lockstep.market.held import HeldClaim
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, ProgramInvalid, Unfit
 from lockstep.protocol.jobs import JobParams

@@ -12,8 +12,8 @@ from coordinator import receipts
 from coordinator.decide import AggregatorJob, AggregatorRound, Decider
 from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, PayloadRow, RoundRow, unhex
 from lockstep.chain.contracts import Contracts
-from lockstep.execution.merging import Payload as PayloadRef
-from lockstep.execution.merging import RoundRecord
+from lockstep.execution.rounds import Payload as PayloadRef
+from lockstep.execution.rounds import RoundRecord
 from lockstep.market.ledger import DemandRecord
 from lockstep.protocol.jobs import NO_CLAIM, ZERO_ADDRESS, Body, JobParams, Phase, Round
 from lockstep.protocol.market import views

@@ -11,6 +11,7 @@ import structlog
 
 from lockstep.base.lines import event
 from lockstep.execution import merging
+from lockstep.execution.rounds import Payload
 from lockstep.market.acts import Action
 from lockstep.market.demands import Asks, to_demand
 from lockstep.protocol.jobs import Receipt
@@ -98,7 +99,7 @@ class Attesting:
         return known or self._sender.known(key)
 
     def _judge(
-        self, taken: TrackedJob, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
+        self, taken: TrackedJob, payloads: Mapping[int, Payload], known: Mapping[int, Report]
     ) -> dict[int, Report]:
         found = dict(known)
         for slot, report, why in merging.judge_payloads(taken.job, self._parts.store, payloads, known):

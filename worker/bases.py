@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from lockstep.execution import jobs, merging
-from lockstep.execution.merging import RoundRecord
+from lockstep.execution.rounds import RoundRecord
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import JobId, Seconds
 from lockstep.runtime.backoff import Backoff

@@ -21,12 +21,8 @@ from filelock import FileLock
 from lockstep.base import markup
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.naming import short
-from lockstep.base.networks import terms_of
-from lockstep.base.settings import Settings, resolve
+from lockstep.base.settings import resolve
 from lockstep.chain.addresses import Addresses
-from lockstep.chain.contracts import Contracts
-from lockstep.chain.keys import KEYSTORE, load_account
-from lockstep.chain.rpc import connect as connect_rpc
 from lockstep.execution.jobs import TrainingJob
 from lockstep.numerics.validate import check_programs
 from lockstep.presets import DECIMALS
@@ -39,7 +35,6 @@ from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from lockstep.requester.access import MarketAccess
 from lockstep.requester.handle import JobHandle
 from lockstep.requester.quotes import Quote, params_of, spec_of, store_parts
-from lockstep.storage import open_store
 from lockstep.storage.containers import MAX_TITLE
 
 if TYPE_CHECKING:
@@ -180,25 +175,9 @@ def connect(
         deployment=None if deployment is None or addresses else str(deployment),
         password_file=None if password_file is None else str(password_file),
     )  # fmt: skip
-    net = network_of(settings, addresses, account=account)
+    net = Network.at(settings, addresses, account=account)
     net.store.check()
     return net
-
-
-def network_of(
-    settings: Settings, addresses: Addresses | None = None, *, account: LocalAccount | None = None
-) -> Network:  # fmt: skip
-    """Returns the market at the settings' places, of which the chain alone must answer. `addresses` and `account`
-    replace the settings' deployment and key."""
-    terms = None if addresses else terms_of(settings.deployment)
-    addresses = addresses or Addresses.load(settings.deployment)
-    w3 = connect_rpc(settings.rpc, addresses.chain_id)
-    contracts, store = Contracts.at(w3, addresses), open_store(settings.storage)
-    key = account or (lambda: load_account(settings.home_path / KEYSTORE, settings.password()))
-    return Network(
-        w3, contracts, store, key, settings.home_path, settings.max_fee_wei, settings.max_tip_wei,
-        settings.finality, terms,
-    )  # fmt: skip
 
 
 def train(

@@ -34,7 +34,7 @@ from lockstep.protocol.market.job_rules import GAME_MOVES
 from lockstep.protocol.programs.defects import Evidence, Held, ProgramParts, find, job_of
 from lockstep.protocol.programs.program import CHUNK, F32, HEAD_BYTES, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import Cid, Digest, GameId, Seconds, StateRoot, Step, TensorRoot, Wei
-from lockstep.storage.containers import JobSpec, encode_program
+from lockstep.storage.containers import encode_program, load_spec
 from tests.adversarial.cheat import Story
 from tests.adversarial.claims import flips
 from tests.adversarial.court import NAMES, UNBOND_SECONDS, WALLET, Court, Turn, reveal_of
@@ -466,7 +466,7 @@ def undefendable(trap: Callable[[Op, int], Op], about: str) -> Story:
 def _check(court: Court, made: Program) -> None:
     """What every honest party does before it joins."""
     programs = {"step": made, "encode": toyjob.encode_program_of(), "merge": toyjob.merge_program()}
-    spec = JobSpec.decode(court.store.fetch_block(jobs.cid_of_digest(court.params.spec.digest, "dag-cbor")))
+    spec = load_spec(court.params, court.store)
     spec = replace(spec, programs={name: court.store.put(encode_program(p)) for name, p in programs.items()})
     court.store.put(spec.encode(), codec="dag-cbor")
     jobs.load(court.job_id, amended(court.params, spec_digest=spec.digest), court.store)

@@ -24,13 +24,8 @@ from lockstep.chain.outbox import Outbox
 from lockstep.demo.processes import Lie, command
 from lockstep.execution import jobs
 from lockstep.execution.jobs import Job, payload_of, slot_run, trace_root
-from lockstep.execution.merging import (
-    Payload,
-    fetch_payload,
-    load_checkpoint,
-    merge_round,
-    store_payload,
-)
+from lockstep.execution.merging import fetch_payload, load_checkpoint, merge_round, store_payload
+from lockstep.execution.rounds import Payload
 from lockstep.protocol import merkle
 from lockstep.protocol.jobs import Body, Phase, Receipt, Reveal
 from lockstep.protocol.market.ids import claim_id, commitment, job_id

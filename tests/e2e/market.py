@@ -27,7 +27,8 @@ from lockstep.demo.processes import Group, Lie, Process
 from lockstep.disputes.player import GamePlayer, Side
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job
-from lockstep.execution.merging import RoundRecord, base_checkpoint, store_payload
+from lockstep.execution.merging import base_checkpoint, store_payload
+from lockstep.execution.rounds import RoundRecord
 from lockstep.market.held import HeldClaim
 from lockstep.market.ledger import Watcher
 from lockstep.numerics.trace import layout_root

@@ -18,7 +18,7 @@ from lockstep.execution.jobs import TrainingJob
 from lockstep.execution.merging import base_checkpoint
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import Seed
-from lockstep.storage import load_manifest
+from lockstep.storage.dataset import load_manifest
 from lockstep.training.baseline import Sample, load_parameters
 from lockstep.training.job import Batch, training_job
 from lockstep.training.optimizers.sgd import SGD

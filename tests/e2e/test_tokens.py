@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, pipeline
 import lockstep
 from lockstep.base.machine import memory
 from lockstep.protocol.jobs import JobStatus
-from lockstep.storage import load_manifest
+from lockstep.storage.dataset import load_manifest
 from lockstep.training.data import find_sotu, read_documents
 from lockstep.training.describe import job_of
 from tests.support.toyjob import TOY_TERMS

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from lockstep.execution.jobs import Job, Tensors, payload_of, slot_run
-from lockstep.execution.merging import Payload, RoundRecord, store_payload
+from lockstep.execution.merging import store_payload
+from lockstep.execution.rounds import Payload, RoundRecord
 from lockstep.protocol import merkle
 from lockstep.protocol.market import state_roots
 from lockstep.protocol.types import Address, ClaimId, Digest, StateRoot

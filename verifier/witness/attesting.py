@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from lockstep.execution import merging
+from lockstep.execution.rounds import Payload
 from lockstep.market.ledger import AuditLedger
 from lockstep.protocol.errors import LockstepError, RowMissing
 from lockstep.protocol.jobs import JobParams, Phase
@@ -108,7 +109,7 @@ class Attester:
             self._backoff.failed(judgement.audit, view.now, at_most=AGAIN_SECONDS)
 
     def _judge(
-        self, job: JobId, params: JobParams, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
+        self, job: JobId, params: JobParams, payloads: Mapping[int, Payload], known: Mapping[int, Report]
     ) -> dict[int, Report]:
         """Returns a report on each revealed payload, by slot. Runs on the worker thread."""
         judged = merging.judge_payloads(self._jobs.get(job, params).job, self._party.store, payloads, known)

@@ -12,7 +12,7 @@ import binascii
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -56,6 +56,8 @@ LOGGING = {
 }  # fmt: skip
 """The contracts whose events are read, by their field of `Addresses`."""
 
+ADDRESSES = 1 << 16
+"""Number of addresses whose checksums are remembered."""
 REMEMBERED_LOGS = 4_096
 """Number of unreadable logs that a reader remembers in order to report each once."""
 
@@ -465,8 +467,17 @@ def abi_values(abi: Mapping[str, Any], topics: list[bytes], data: bytes) -> dict
     kinds = [artifacts.abi_type(part).replace("string", "bytes") for part in plain]
     values = {part["name"]: value for part, value in zip(plain, decode(kinds, data), strict=True)}
     for part, topic in zip(indexed, topics, strict=True):
-        values[part["name"]] = decode([part["type"]], topic)[0]
+        plainly = part["type"] == "bytes32" and len(topic) == 32
+        values[part["name"]] = topic if plainly else decode([part["type"]], topic)[0]
     return values
+
+
+@lru_cache(ADDRESSES)
+def _address(text: str) -> Address:
+    """Returns an address with its checksum, whose hash takes longer than the rest of a log."""
+    from eth_utils.address import to_checksum_address
+
+    return Address(to_checksum_address(text))
 
 
 def _is_cid(part: Mapping[str, Any]) -> bool:
@@ -477,9 +488,7 @@ def _value(part: Mapping[str, Any], value: Any) -> Any:
     """Converts an argument: addresses are checksummed, CIDs become text, structs become mappings with snake_case
     names."""
     if part["type"] == "address":
-        from web3 import Web3
-
-        return Address(Web3.to_checksum_address(value))
+        return _address(value)
     if part["type"] == "tuple":
         return {artifacts.snake(p["name"]): _value(p, v) for p, v in zip(part["components"], value, strict=True)}
     if _is_cid(part):

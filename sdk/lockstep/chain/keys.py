@@ -19,6 +19,7 @@ from lockstep.base.decoding import (
     table,
     whole,
 )
+from lockstep.chain.curves import defer_curves
 from lockstep.protocol.errors import KeyStoreError, Malformed
 from lockstep.protocol.types import Address
 
@@ -35,6 +36,7 @@ SCRYPT_N = 1 << 17
 
 def create_account(path: Path, password: str, secret: bytes | None = None, work: int = SCRYPT_N) -> LocalAccount:
     """Writes a new staking key (or `secret`, 32 bytes) to `path`, encrypted. Refuses to overwrite: `KeyStoreError`."""
+    defer_curves()
     from eth_account import Account
 
     account = Account.from_key(secret) if secret is not None else Account.create()
@@ -46,6 +48,7 @@ def create_account(path: Path, password: str, secret: bytes | None = None, work:
 def load_account(path: Path, password: str) -> LocalAccount:
     """Decrypts the staking key in `path`. Raises `KeyStoreError` for a missing file, another format or a wrong
     password."""
+    defer_curves()
     from eth_account import Account
 
     keystore = _keystore(path)

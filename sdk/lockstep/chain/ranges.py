@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from lockstep.chain.rpc import TOO_MUCH_STATUSES, Failure
+from lockstep.chain.rpc import TOO_MUCH_STATUSES, Failure, get_logs
 from lockstep.protocol.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int) -> list[A
     span, asked = span_of(w3), last - first + 1
     request: Any = {**query, "fromBlock": first, "toBlock": last}
     try:
-        logs = list(w3.eth.get_logs(request))
+        logs: list[Any] = [*get_logs(w3, request)]
     except Web3Exception as failure:
         refusal: Exception = failure
     except Unreachable as failure:

@@ -54,8 +54,8 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Tokenise texts and store the rows; prints the manifest's CID."""
-    from lockstep.storage import open_store, store_dataset
-    from lockstep.storage.dataset import Recipe
+    from lockstep.storage import open_store
+    from lockstep.storage.dataset import Recipe, store_dataset
     from lockstep.training.tokens import Tokenizer, checked_control, checked_side, documents_of, token_dataset
 
     recipe = Recipe(
@@ -83,7 +83,8 @@ def pack(
     as_json: Json = False,
 ) -> None:
     """Store rows of numbers as a dataset; prints the manifest's CID."""
-    from lockstep.storage import open_store, store_dataset
+    from lockstep.storage import open_store
+    from lockstep.storage.dataset import store_dataset
 
     dataset = _packed(data, columns, kind, length, stride, held_out)
     with open_store(storage_url(storage)) as store:
@@ -100,7 +101,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what a dataset's rows are, and some of them."""
-    from lockstep.storage import load_dataset, load_manifest, open_store
+    from lockstep.storage import open_store
+    from lockstep.storage.dataset import load_dataset, load_manifest
     from lockstep.storage.fields import unpacked
 
     with open_store(storage_url(storage)) as store:
@@ -166,7 +168,8 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Make a dataset's rows again and compare every one; exit code 10 if one differs."""
-    from lockstep.storage import load_dataset, load_manifest, open_store
+    from lockstep.storage import open_store
+    from lockstep.storage.dataset import load_dataset, load_manifest
     from lockstep.training import tokens
 
     with open_store(storage_url(storage)) as store:

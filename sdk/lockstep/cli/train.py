@@ -25,6 +25,7 @@ from lockstep.protocol.errors import Inconclusive, Mismatch, TryLater, UsageErro
 if TYPE_CHECKING:
     from lockstep.cli.described import DescribedJob
     from lockstep.client import JobHandle, Network
+    from lockstep.requester.following import FollowedJob
     from lockstep.training.checking import Checked
 
 app = Commands(name="train", help="Training jobs of a requester.", no_args_is_help=True)
@@ -266,13 +267,16 @@ def list_(
 ) -> None:
     """List every job of the market, the latest first, with its progress, pay and requester."""
     from lockstep.cli.why import titles_of
+    from lockstep.requester.access import MarketAccess
+    from lockstep.requester.following import FollowedJob
 
     of = None if mine is None else address_of(mine, "--of")
-    net = _reading(flags)
-    jobs = [(handle, requester) for handle, requester in net.jobs() if of is None or requester == of]
+    net = MarketAccess.at(flags.settings())
+    jobs = [job for job in reversed(net.ledger().jobs.values()) if of is None or job.requester == of]
+    handles = [FollowedJob(net, job.id) for job in jobs]
     rows = [
-        {**handle.status(), "title": title, "requester": requester}
-        for (handle, requester), title in zip(jobs, titles_of([handle for handle, _ in jobs]), strict=True)
+        {**handle.status(), "title": title, "requester": job.requester}
+        for job, handle, title in zip(jobs, handles, titles_of(handles), strict=True)
     ]
     text = [
         f"{short(r['job'])}  {r['status']:<9}  round {r['settled']:>3} of {r['rounds']:<3}  "
@@ -323,8 +327,10 @@ def watch(
     what the job waits for, as `train why` does.
     """
     from lockstep.cli.watching import follow
+    from lockstep.client import Network
 
-    follow(_followed(job, flags), losses, as_json)
+    digits_of(job, "job", JOBS_SHOWN)
+    follow(Network.at(flags.settings()).find(job), losses, as_json)
 
 
 @app.command("pull")
@@ -491,9 +497,11 @@ def _handle(job: str, flags: PartyFlags) -> JobHandle:
     return _reading(flags).find(job)
 
 
-def _followed(job: str, flags: PartyFlags) -> JobHandle:
+def _followed(job: str, flags: PartyFlags) -> FollowedJob:
     """Returns a job that is followed by the chain alone: a store that is gone hides nothing of it."""
-    from lockstep.client import network_of
+    from lockstep.requester.access import MarketAccess
+    from lockstep.requester.following import FollowedJob
 
     digits_of(job, "job", JOBS_SHOWN)
-    return network_of(flags.settings()).find(job)
+    net = MarketAccess.at(flags.settings())
+    return FollowedJob(net, net.ledger().job_named(job))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockstep.protocol.errors import LockstepError
 
 if TYPE_CHECKING:
-    from lockstep.client import JobHandle
     from lockstep.market.waiting import Waiting
+    from lockstep.requester.following import FollowedJob
 
 SILENCE_SECONDS = (30.0, 480.0)
 """Machine seconds without an event after which `train watch` says what it waits for, at first and at most."""
@@ -46,7 +46,7 @@ class Explanation:
         return [self.waiting.sentence(), *told]
 
 
-def explained(handle: JobHandle, still: float = 0.0) -> Explanation:
+def explained(handle: FollowedJob, still: float = 0.0) -> Explanation:
     """Returns what a job waits for. `still`: seconds for which the caller has seen no new block. Raises the errors of
     reading the chain."""
     waiting, obstacles = handle.why(still=still), list[LockstepError]()
@@ -57,7 +57,7 @@ def explained(handle: JobHandle, still: float = 0.0) -> Explanation:
     return Explanation(waiting, tuple(obstacles))
 
 
-def titles_of(handles: Sequence[JobHandle]) -> list[str]:
+def titles_of(handles: Sequence[FollowedJob]) -> list[str]:
     """Returns jobs' titles; empty without one, and where the storage does not tell it soon."""
 
     def read() -> Iterator[str]:
@@ -79,7 +79,7 @@ def titles_of(handles: Sequence[JobHandle]) -> list[str]:
 class Silence:
     """Decides when a follower that hears nothing says why: after a while, then ever more rarely."""
 
-    handle: JobHandle
+    handle: FollowedJob
     clock: Callable[[], float] = time.monotonic
     _since: float = field(init=False)
     _wait: float = SILENCE_SECONDS[0]

@@ -34,8 +34,7 @@ from lockstep.protocol.programs.defects import job_of
 from lockstep.protocol.programs.program import Program
 from lockstep.protocol.sections import Sections
 from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, StateRoot
-from lockstep.storage import cid_of_digest
-from lockstep.storage.containers import MAX_TITLE, JobSpec, load_program, read_title
+from lockstep.storage.containers import MAX_TITLE, JobSpec, load_program, load_spec, read_title
 from lockstep.storage.dataset import Dataset, load_dataset
 from lockstep.storage.payload import F32_FORMAT, INT8_FORMAT, Checkpoint, format_of, load_checkpoint
 
@@ -517,11 +516,6 @@ def load(
 def wire_of(spec: JobSpec) -> str:
     """Returns the preferred format of a job's payloads, from its spec."""
     return str(spec.strategy.get("wire", INT8_FORMAT))
-
-
-def load_spec(params: JobParams, store: ContentStore) -> JobSpec:
-    """Loads the spec that a job's parameters name. Raises Mismatch, or the store's errors."""
-    return JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
 
 
 def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, JobPrograms]:

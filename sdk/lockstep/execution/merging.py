@@ -16,6 +16,7 @@ import numpy as np
 
 from lockstep.execution.box import loading
 from lockstep.execution.jobs import ClaimRun, Job, Tensors, checkpoint_of, fetch_checkpoint, merge_run
+from lockstep.execution.rounds import Payload, RoundRecord
 from lockstep.protocol.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -52,31 +53,6 @@ class ComputedMerge:
     out2: Digest
     """The outer tensors' root."""
     checkpoint: Checkpoint
-
-
-@dataclass(frozen=True)
-class Payload:
-    """A slot's payload as named on chain."""
-
-    cid: Cid
-    out: Digest
-    out2: Digest
-    """Root of the carry; without a carry the root of an all-EMPTY layout."""
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """A merged or failed round as recorded on chain: sufficient to recompute its checkpoint."""
-
-    number: int
-    seed: Seed
-    payloads: tuple[Payload | None, ...]
-    """Payloads by slot; None if not accepted."""
-    checkpoint: Cid | None
-    """CID of the result; None for a failed round, which keeps its base."""
-    out: Digest
-    out2: Digest
-    """Roots of the checkpoint's shared (`out`) and outer (`out2`) tensors."""
 
 
 def store_payload(job: Job, store: ContentStore, payload: Tensors, carry: Tensors = ()) -> Cid:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from lockstep.base.naming import CLAIMS_SHOWN, JOBS_SHOWN, identified
-from lockstep.execution.merging import Payload, RoundRecord
+from lockstep.execution.rounds import Payload, RoundRecord
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import NEVER, Body, ClaimStatus, Phase, Round

@@ -28,14 +28,8 @@ from lockstep.execution.jobs import (
     slot_run,
     trace_root,
 )
-from lockstep.execution.merging import (
-    Payload,
-    base_checkpoint,
-    fetch_carry,
-    fetch_payload,
-    stored_payload,
-    wrong_leaves,
-)
+from lockstep.execution.merging import base_checkpoint, fetch_carry, fetch_payload, stored_payload, wrong_leaves
+from lockstep.execution.rounds import Payload
 from lockstep.market.held import HeldClaim
 from lockstep.market.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.protocol import merkle

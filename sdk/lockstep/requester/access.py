@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from lockstep.base.amounts import Currency
+from lockstep.base.networks import terms_of
+from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import EventReader
+from lockstep.chain.keys import KEYSTORE, load_account
+from lockstep.chain.rpc import connect
 from lockstep.market.ledger import Ledger, ledger_of
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Address, Wei
-from lockstep.storage import ContentStore
+from lockstep.storage import ContentStore, open_store
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
     from web3 import Web3
 
+    from lockstep.base.settings import Settings
     from lockstep.chain.outbox import Outbox
 
 
@@ -50,6 +55,24 @@ class MarketAccess:
         self.store = store
         self._account = account
         self.home = home
+
+    @classmethod
+    def at(
+        cls, settings: Settings, addresses: Addresses | None = None, *, account: LocalAccount | None = None
+    ) -> Self:  # fmt: skip
+        """Opens the market at the settings' places, of which the chain alone must answer.
+
+        `addresses` and `account` replace the settings' deployment and key.
+        """
+        terms = None if addresses else terms_of(settings.deployment)
+        addresses = addresses or Addresses.load(settings.deployment)
+        w3 = connect(settings.rpc, addresses.chain_id)
+        contracts, store = Contracts.at(w3, addresses), open_store(settings.storage)
+        key = account or (lambda: load_account(settings.home_path / KEYSTORE, settings.password()))
+        return cls(
+            w3, contracts, store, key, settings.home_path, settings.max_fee_wei, settings.max_tip_wei,
+            settings.finality, terms,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<Network: market {self.contracts.addresses.market} on chain {self.contracts.addresses.chain_id}>"

@@ -14,7 +14,6 @@ from lockstep.base.amounts import tokens
 from lockstep.base.naming import short
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.finality import FinalityTracker, relied_block
-from lockstep.execution.jobs import load_spec
 from lockstep.market.narrator import UNTOLD, clock, of_chain
 from lockstep.market.progress import Progress, windows_of
 from lockstep.market.standing import standing_of
@@ -22,6 +21,7 @@ from lockstep.market.waiting import Waiting, waiting_of
 from lockstep.protocol.errors import LockstepError, StillRunning
 from lockstep.protocol.types import JobId
 from lockstep.requester.access import MarketAccess
+from lockstep.storage.containers import load_spec
 
 POLL_SECONDS = 0.5
 SHOWN = 8

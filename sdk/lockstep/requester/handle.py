@@ -20,7 +20,7 @@ from lockstep.protocol.errors import TryLater, UsageError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Cid
 from lockstep.requester.following import FollowedJob
-from lockstep.storage import load_manifest
+from lockstep.storage.dataset import load_manifest
 from lockstep.storage.payload import Checkpoint
 from lockstep.training.metrics import NAME as EVALUATION
 from lockstep.training.metrics import EvaluationSpec, Metrics, read_metrics

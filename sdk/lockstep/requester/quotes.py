@@ -29,8 +29,9 @@ from lockstep.protocol.jobs import (
 from lockstep.protocol.market.job_rules import ChainTimes, answer_floor
 from lockstep.protocol.programs.program import PROFILE, Program
 from lockstep.protocol.types import Cid, Digest, StateRoot, Wei
-from lockstep.storage import ContentStore, cid_of, cid_of_block, store_dataset
+from lockstep.storage import ContentStore, cid_of, cid_of_block
 from lockstep.storage.containers import MAX_PROGRAM_BYTES, JobSpec, encode_program
+from lockstep.storage.dataset import store_dataset
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, encode_checkpoint, store_checkpoint
 

@@ -2,7 +2,6 @@
 
 from lockstep.protocol.types import Cid
 from lockstep.storage.cid import cid_from_bytes, cid_of_block, cid_of_digest, cid_to_bytes, parse_cid
-from lockstep.storage.dataset import Dataset, Manifest, load_dataset, load_manifest, store_dataset
 from lockstep.storage.store import ContentStore
 from lockstep.storage.stores import open_store
 from lockstep.storage.unixfs import cid_of, cid_of_file
@@ -10,17 +9,12 @@ from lockstep.storage.unixfs import cid_of, cid_of_file
 __all__ = [
     "Cid",
     "ContentStore",
-    "Dataset",
-    "Manifest",
     "cid_from_bytes",
     "cid_of",
     "cid_of_block",
     "cid_of_digest",
     "cid_of_file",
     "cid_to_bytes",
-    "load_dataset",
-    "load_manifest",
     "open_store",
     "parse_cid",
-    "store_dataset",
 ]

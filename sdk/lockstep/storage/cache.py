@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from lockstep.base.mapping import mapped
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.types import Cid, Digest
 from lockstep.storage.cid import parse_cid
@@ -290,6 +289,8 @@ def mapped_file(path: Path) -> memoryview:
 
 
 def _map(file: int, size: int) -> memoryview:
+    from lockstep.base.mapping import mapped  # numpy takes longer to import than a command to answer
+
     return mapped(file, size).data
 
 

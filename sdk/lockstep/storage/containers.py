@@ -42,6 +42,7 @@ from lockstep.storage.links import link_of, read_link
 from lockstep.storage.unixfs import cid_of
 
 if TYPE_CHECKING:
+    from lockstep.protocol.jobs import JobParams
     from lockstep.storage.payload import Name
     from lockstep.storage.store import ContentStore
 
@@ -165,6 +166,11 @@ def program_length(program: Program) -> int:
     some = cid_of_digest(bytes(32))
     beside = sum(len(c.data) for c in program.consts if len(c.data) > INLINE_BYTES)
     return len(encode_program(program, lambda data: some)) + beside
+
+
+def load_spec(params: JobParams, store: ContentStore) -> JobSpec:
+    """Loads the spec that a job's parameters name. Raises Mismatch, or the store's errors."""
+    return JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
 
 
 def load_program(store: ContentStore, cid: str, root: ProgramRoot | bytes | None = None) -> Program:

@@ -26,7 +26,7 @@ from lockstep.market.ledger import ClaimRecord, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.errors import LockstepError, Malformed, NotFoundError, UsageError
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import Cid, ClaimId, JobId
-from lockstep.storage import load_manifest
+from lockstep.storage.dataset import load_manifest
 from lockstep.training.averages import AVERAGE, AverageSpec
 from lockstep.training.export import CONFIG_FILE, MODEL_FILE, save_model, save_tokenizer
 

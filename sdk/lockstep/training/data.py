@@ -3,7 +3,7 @@
     corpus = demo_corpus(row_tokens=129)
     corpus.train.rows.shape      # (11627, 129)
 
-Preparing is the requester's; workers and verifiers read the result with `lockstep.storage.load_dataset`.
+Preparing is the requester's; workers and verifiers read the result with `lockstep.storage.dataset.load_dataset`.
 """
 
 from __future__ import annotations

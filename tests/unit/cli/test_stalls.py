@@ -16,7 +16,7 @@ import pytest
 from lockstep.base.settings import resolve
 from lockstep.cli import why
 from lockstep.cli.why import SILENCE_SECONDS, Silence
-from lockstep.client import network_of
+from lockstep.client import Network
 from lockstep.execution.capacity import Pace
 from lockstep.protocol.errors import KeyStoreError, WrongBits
 from lockstep.protocol.jobs import Phase
@@ -87,7 +87,7 @@ def stalled(lockstep: Lockstep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def told(lockstep: Lockstep, at: Stalled) -> dict[str, str]:
     """Returns the text that each command prints on a terminal; of `quote`, the reasons."""
     job, passed = at.world.job.hex()[:8], [0.0]
-    silence = Silence(network_of(resolve(**at.places)).find(job), lambda: passed[0])
+    silence = Silence(Network.at(resolve(**at.places)).find(job), lambda: passed[0])
     passed[0] = SILENCE_SECONDS[0]
     said = {"train watch": "\n".join(silence.explanation())}
     everything = at.where("rpc", "deployment", "home", "storage")

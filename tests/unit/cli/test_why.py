@@ -13,7 +13,7 @@ from lockstep.base.naming import short
 from lockstep.base.settings import DEFAULTS, resolve
 from lockstep.cli import why
 from lockstep.cli.why import SILENCE_SECONDS, Silence, impatient
-from lockstep.client import network_of
+from lockstep.client import Network
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.jobs import Phase
 from tests.support.world import World
@@ -91,7 +91,7 @@ def test_a_watch_that_hears_nothing_says_why_ever_more_rarely(
         raise Unreachable("nobody answers", "see --rpc")
 
     passed = [0.0]
-    handle = network_of(resolve(**places(world))).find(world.job.hex())
+    handle = Network.at(resolve(**places(world))).find(world.job.hex())
     silence = Silence(handle, lambda: passed[0])
     told = []
     for second in range(200):

@@ -15,7 +15,8 @@ from coordinator.decide import Report
 from lockstep.base.cache import MemoryCache
 from lockstep.execution.box import loading
 from lockstep.execution.jobs import Job, merge_run
-from lockstep.execution.merging import Payload, finish_in_turn, load_checkpoint, merge_round
+from lockstep.execution.merging import finish_in_turn, load_checkpoint, merge_round
+from lockstep.execution.rounds import Payload
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Crashed, GuardRefused, Mismatch
 from lockstep.protocol.types import Cid, ClaimId, Digest, StateRoot, TraceRoot

@@ -11,8 +11,8 @@ import pytest
 from coordinator import descriptions
 from coordinator.descriptions import Descriptions
 from lockstep.protocol.types import Cid
-from lockstep.storage import Dataset, store_dataset
 from lockstep.storage.containers import JobSpec, encode_program
+from lockstep.storage.dataset import Dataset, store_dataset
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.fields import RowField, RowForm
 from lockstep.storage.links import link_of

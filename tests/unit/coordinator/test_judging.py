@@ -8,7 +8,7 @@ from coordinator import reading
 from coordinator.decide import AggregatorJob, AggregatorRound
 from coordinator.merging import Aggregators
 from coordinator.models import ClaimRow, PayloadRow
-from lockstep.execution.merging import Payload
+from lockstep.execution.rounds import Payload
 from lockstep.protocol.jobs import JobState, JobStatus, Phase, Round
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.types import JobId

@@ -20,8 +20,8 @@ from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Cid
 from lockstep.requester.quotes import params_of as bound_params_of
-from lockstep.storage import Dataset
 from lockstep.storage.containers import JobSpec, encode_program
+from lockstep.storage.dataset import Dataset
 from lockstep.training.job import Batch, training_job
 from lockstep.training.models import CNN, GPT, MLP, CNNConfig, GPTConfig, Llama, LlamaConfig, MLPConfig
 from lockstep.training.strategies import diloco

@@ -9,8 +9,6 @@ import pytest
 from lockstep.execution.jobs import Job, Tensors, carry_of, payload_of, slot_run
 from lockstep.execution.merging import (
     ComputedMerge,
-    Payload,
-    RoundRecord,
     base_checkpoint,
     fetch_carry,
     fetch_payload,
@@ -20,6 +18,7 @@ from lockstep.execution.merging import (
     merged_again,
     store_payload,
 )
+from lockstep.execution.rounds import Payload, RoundRecord
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid
 from lockstep.protocol.market.receipts import Report

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from lockstep.protocol.errors import BlobCorrupt, Mismatch, PayloadInvalid, RowMissing, UsageError
 from lockstep.protocol.merkle import tensor_root
 from lockstep.protocol.types import TensorRoot
-from lockstep.storage import Dataset, load_dataset, load_manifest, store_dataset
 from lockstep.storage import dataset as module
 from lockstep.storage.dagpb import FileNode, Link
-from lockstep.storage.dataset import Manifest
+from lockstep.storage.dataset import Dataset, Manifest, load_dataset, load_manifest, store_dataset
 from lockstep.storage.directory import DirectoryStore
 
 LOAD_ALONE = """
 import sys
-from lockstep.storage import load_dataset, open_store
+from lockstep.storage import open_store
+from lockstep.storage.dataset import load_dataset
 dataset = load_dataset(open_store(sys.argv[1]), sys.argv[2])
 assert "torch" not in sys.modules and "lockstep.training" not in sys.modules, "nothing but storage is needed"
 print(dataset.root.hex())

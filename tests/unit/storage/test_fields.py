@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import PayloadInvalid, UsageError
-from lockstep.storage import Dataset, load_dataset, load_manifest, store_dataset
+from lockstep.storage.dataset import Dataset, load_dataset, load_manifest, store_dataset
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.fields import BITS, RowField, RowForm, RowWindows, packed, spans, unpacked
 

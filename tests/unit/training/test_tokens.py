@@ -22,8 +22,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lockstep.base.files import written_alone
 from lockstep.protocol.errors import Mismatch, UsageError
-from lockstep.storage import load_dataset, load_manifest, store_dataset
-from lockstep.storage.dataset import Recipe
+from lockstep.storage.dataset import Recipe, load_dataset, load_manifest, store_dataset
 from lockstep.storage.directory import DirectoryStore
 from lockstep.training import tokens
 from lockstep.training.data import find_sotu, read_documents

@@ -21,7 +21,7 @@ from lockstep.execution import merging
 from lockstep.execution.box import loading
 from lockstep.execution.box.handle import Overdue
 from lockstep.execution.jobs import ClaimRun, Job
-from lockstep.execution.merging import Payload
+from lockstep.execution.rounds import Payload, RoundRecord
 from lockstep.market.acts import Action, ActionKind
 from lockstep.market.held import HeldClaim
 from lockstep.market.ledger import ClaimRecord, GameRecord, Ledger
@@ -101,7 +101,7 @@ class Field:
         )  # fmt: skip
         return claim
 
-    def records(self, before: int) -> list[merging.RoundRecord]:
+    def records(self, before: int) -> list[RoundRecord]:
         known = self.ledger.jobs[self.job.id]
         return known.records(before, toyjob.SLOTS)
 

@@ -11,7 +11,7 @@ from coordinator.service import Coordinator
 from lockstep.base.lines import event
 from lockstep.demo.cheats.lies import Cheat, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
-from lockstep.execution.merging import RoundRecord
+from lockstep.execution.rounds import RoundRecord
 from lockstep.storage.payload import Checkpoint
 
 

@@ -11,7 +11,8 @@ from lockstep.base.cache import MemoryCache
 from lockstep.demo.cheats.coordinator import LyingAggregator
 from lockstep.demo.cheats.lies import Cheat, cheat_of, lying_aggregator
 from lockstep.execution.jobs import Job
-from lockstep.execution.merging import Payload, load_checkpoint, merge_round
+from lockstep.execution.merging import load_checkpoint, merge_round
+from lockstep.execution.rounds import Payload
 from lockstep.protocol.errors import UsageError
 from lockstep.runtime.guard.memory import GuardMemory
 from lockstep.storage import ContentStore
