@@ -163,7 +163,7 @@ def clocked(log: Log, made: Sequence[MoveMade]) -> Iterator[Clocked]:
 # -- the whole ------------------------------------------------------------------------------------------
 
 
-def told(session: Session, log: Log, named: NamedOp | None, now: Seconds, url: str) -> dict[str, Any]:
+def dispute_out(session: Session, log: Log, named: NamedOp | None, now: Seconds, url: str) -> dict[str, Any]:
     """Returns a game in the form of `schema.DisputeOut`. `now` is the time of the last indexed block, and `url` this
     server's, for the command."""
     op = None if named is None else named.op

@@ -55,21 +55,21 @@ def _job(session: Session, event: EventRow) -> None:
     _put(
         session, JobRow, id=event.args["job"], params=params, aggregator=params["merge"]["aggregator"], attempt=0,
         block=event.block, time=event.time, escrow=event.args["escrow"], deposit=event.args["deposit"], paid="0",
-        refunded="0", **_said(event),
+        refunded="0", **_columns(event),
     )  # fmt: skip
 
 
 @on(MARKET, "RoundStarted")
 def _round(session: Session, event: EventRow) -> None:
     when = {"started": event.time, "updated": event.time}
-    _put(session, RoundRow, job=event.args["job"], number=event.args["round"], **when, **_said(event))
+    _put(session, RoundRow, job=event.args["job"], number=event.args["round"], **when, **_columns(event))
 
 
 @on(MARKET, "Joined")
 def _joined(session: Session, event: EventRow) -> None:
     args, attempt = event.args, _round_of(session, event).attempt
     claim = claim_id_hex(args["job"], args["round"], attempt, args["slot"])
-    _put_claim(session, event, id=claim, attempt=attempt, slot=args["slot"], **_said(event))
+    _put_claim(session, event, id=claim, attempt=attempt, slot=args["slot"], **_columns(event))
 
 
 @on(MARKET, "Left")
@@ -193,13 +193,13 @@ def _effect(event: EventRow) -> Effect:
     return EFFECTS[EVENTS[event.contract, event.name]]
 
 
-def _said(event: EventRow) -> dict[str, Any]:
+def _columns(event: EventRow) -> dict[str, Any]:
     """Returns the columns that an event sets in its row."""
-    return {"state": _effect(event).state.name.lower(), **_effect(event).said(event.args)}
+    return {"state": _effect(event).state.name.lower(), **_effect(event).stored(event.args)}
 
 
 def _set(row: JobRow | RoundRow | ClaimRow, event: EventRow) -> None:
-    for name, value in _said(event).items():
+    for name, value in _columns(event).items():
         setattr(row, name, value)
 
 

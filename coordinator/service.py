@@ -126,7 +126,7 @@ class Coordinator:
         if self._differ or self._backoff.in_backoff(job, time.monotonic()):
             return
         # INVARIANT: no job keeps the service from the others.
-        error = self._boundary.run(partial(self._looked, job), job, job=job)
+        error = self._boundary.run(partial(self._visit, job), job, job=job)
         if error is None:
             self._backoff.succeeded(job)
             return
@@ -135,7 +135,7 @@ class Coordinator:
         # A clock that runs does not rest.
         self._backoff.failed(job, time.monotonic(), at_most=BACKOFF_SECONDS[0] if playing else None)
 
-    def _looked(self, job: str) -> None:
+    def _visit(self, job: str) -> None:
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
             if not taken or self._idle.get(job) == (self._head_tracker.poll().number, self._held(job)):
                 return

@@ -502,4 +502,4 @@ def dispute(context: ApiContext, game: str, url: str) -> DisputeOut:
         named = context.descriptions.op(log.job, log.program, position)
         cursor = session.get(CursorRow, 1)
         now = Seconds(cursor.time if cursor else row.time)
-        return DisputeOut.model_validate(disputes.told(session, log, named, now, url))
+        return DisputeOut.model_validate(disputes.dispute_out(session, log, named, now, url))

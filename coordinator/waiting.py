@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.folds import MARKET
 from coordinator.models import ClaimRow, CursorRow, EventRow, GameRow, JobRow, RoundRow, unhex
-from lockstep.market.waiting import JobStanding, RoundStanding, Waiting, waiting_of
+from lockstep.market.waiting import JobSnapshot, RoundSnapshot, Waiting, waiting_of
 from lockstep.protocol.jobs import (
     NEVER,
     ZERO_ADDRESS,
@@ -53,15 +53,15 @@ def waiting(session: Session, job: JobRow) -> Waiting | None:
     if at is None:
         return None
     try:
-        found = standing(session, job, Seconds(at.time))
+        found = snapshot(session, job, Seconds(at.time))
         # When the chain last answered, its latest block was so old.
         return waiting_of(replace(found, head_age=Seconds(max(0, at.checked - at.time))))
     except (LookupError, TypeError, ValueError):
         return None
 
 
-def standing(session: Session, job: JobRow, now: Seconds) -> JobStanding:
-    """Returns a run's standing; raises LookupError, TypeError or ValueError if the index lacks a part of it."""
+def snapshot(session: Session, job: JobRow, now: Seconds) -> JobSnapshot:
+    """Returns a run's snapshot; raises LookupError, TypeError or ValueError if the index lacks a part of it."""
     params = params_of(job.params)
     rows = [
         row
@@ -79,12 +79,12 @@ def standing(session: Session, job: JobRow, now: Seconds) -> JobStanding:
     fallen = select(ClaimRow.id).where(ClaimRow.job == job.id, ClaimRow.state == "void")
     state.lingering = _open_games(session, session.scalars(fallen).all())
     kept = rows[max(0, min(settled, len(rows) - 1)) :]
-    rounds = tuple(_standing(session, job, params, row, live[row.number], now) for row in kept)
+    rounds = tuple(_round_snapshot(session, job, params, row, live[row.number], now) for row in kept)
     last = session.scalar(select(EventRow.time).where(*_of_market(job)).order_by(*NEWEST).limit(1))
     if state.status == JobStatus.VOID:
         proved = select(EventRow.args).where(*_of_market(job), EventRow.name == "JobVoid").order_by(*NEWEST).limit(1)
         state.prover = Address((session.scalar(proved) or {}).get("prover", ZERO_ADDRESS))
-    return JobStanding(JobId(unhex(job.id)), params, state, rounds, now, Seconds(last or NEVER))
+    return JobSnapshot(JobId(unhex(job.id)), params, state, rounds, now, Seconds(last or NEVER))
 
 
 def params_of(said: Mapping[str, Any]) -> JobParams:
@@ -183,9 +183,9 @@ def _after(ro: Round, event: EventRow, params: JobParams) -> Round:
     return ro
 
 
-def _standing(
+def _round_snapshot(
     session: Session, job: JobRow, params: JobParams, row: RoundRow, ro: Round, now: Seconds
-) -> RoundStanding:  # fmt: skip
+) -> RoundSnapshot:  # fmt: skip
     claims = session.scalars(select(ClaimRow).where(ClaimRow.job == job.id, ClaimRow.round == row.number)).all()
     ro = replace(ro, open_games=_open_games(session, [claim.id for claim in claims]))
     phase = views.phase_of(ro, now)
@@ -204,7 +204,7 @@ def _standing(
             merger = params.merge.aggregator
         elif not over and order[turn - 1] in holders:
             merger = holders[order[turn - 1]][0]
-    return RoundStanding(row.number, ro, phase, merger, over, holders)
+    return RoundSnapshot(row.number, ro, phase, merger, over, holders)
 
 
 def _open_games(session: Session, claims: Sequence[str]) -> int:

@@ -109,7 +109,7 @@ class Equivocations:
 
     @staticmethod
     def _require_real(round_: RoundLedger, signed: SignedClaim, signer: str) -> None:
-        holder = round_.holders.get(signed.said.slot)
+        holder = round_.holders.get(signed.claim.slot)
         if holder is None or holder[0] != signer:
             raise Mismatch("it is not signed by the slot's owner")
         # INVARIANT: whoever fills the journal signs what convicts it: only the chain's own work is kept, twice a slot.
@@ -118,9 +118,9 @@ class Equivocations:
 
 
 def _round_of(ledger: Ledger, signed: SignedClaim) -> RoundLedger | None:
-    job = ledger.jobs.get(signed.said.job)
+    job = ledger.jobs.get(signed.claim.job)
     rounds = () if job is None else job.all_rounds()
-    return next((r for r in rounds if (r.number, r.attempt) == (signed.said.round, signed.said.attempt)), None)
+    return next((r for r in rounds if (r.number, r.attempt) == (signed.claim.round, signed.claim.attempt)), None)
 
 
 def _read_all(after: Mapping[str, int]) -> Pages:

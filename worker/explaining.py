@@ -18,7 +18,7 @@ from lockstep.base.machine import readable
 from lockstep.base.naming import short
 from lockstep.execution.durations import longest_hold
 from lockstep.market.ledger import JobLedger, RoundLedger
-from lockstep.market.waiting import UNDECIDED, JobStanding, RoundStanding, of_round
+from lockstep.market.waiting import UNDECIDED, JobSnapshot, RoundSnapshot, of_round
 from lockstep.protocol.errors import Crashed, Unreachable, WrongBits
 from lockstep.protocol.jobs import NEVER, Phase
 from lockstep.protocol.market import views
@@ -170,7 +170,9 @@ class Why:
             f"{hint_of(note.code)}"
             for job, note in self.jobs.items()
         ]
-        rounds = [f"job {short(r['job'])}  round {r['round']:>3}  {r['reason']:<12}  {_told(r)}" for r in self.rounds]
+        rounds = [
+            f"job {short(r['job'])}  round {r['round']:>3}  {r['reason']:<12}  {_round_line(r)}" for r in self.rounds
+        ]
         if not rounds and not jobs:
             rounds = ["no job has been opened here yet"]
         account = [f"account  {_sentence(note)}; {hint_of(note.code)}" for note in self.account]
@@ -257,8 +259,8 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Nex
         return None
     stored, phase, params = market.round(job.id, r.number), market.phase(job.id, r.number), market.params(job.id)
     if phase in UNDECIDED:
-        standing = RoundStanding(r.number, stored, phase, holders=r.holders)
-        found = of_round(JobStanding(job.id, params, market.job(job.id), (standing,), now), standing)
+        standing = RoundSnapshot(r.number, stored, phase, holders=r.holders)
+        found = of_round(JobSnapshot(job.id, params, market.job(job.id), (standing,), now), standing)
         if found is None:
             return None
         # Of the turns that are left, the last one is the latest time of a merge.
@@ -369,7 +371,7 @@ def _lock_name(account: Account, key: bytes) -> str:
     return "bond or witness stake" if place is None else f"claim of job {short(place[0])}, round {place[1]}"
 
 
-def _told(row: dict[str, Any]) -> str:
+def _round_line(row: dict[str, Any]) -> str:
     """Returns one line about a round: the event that it waits for, or why it did not pay and what the owner can do."""
     following = "" if row["next"] is None else str(row["next"]["text"])
     if row["reason"] in OPEN and row["reason"] != "withheld":

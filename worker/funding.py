@@ -167,4 +167,4 @@ def give(account: Account, settings: Settings, need: Requirement) -> None:
                 raise UsageError(
                     f"the token cannot be minted: {error.message}", hint=f"send it from another account: {send}"
                 ) from error
-            staking.told(moved)
+            staking.reported(moved)

@@ -161,7 +161,7 @@ class JobOffer:
             f"           {tokens(p.role.slot_price)} for a slot that is joined and not revealed in time",
             f"  locked   up to {tokens(self.wanted)} in all, each claim's stake for at most {span} if undisputed",
             f"  gas      {tokens(verbs, 3, COIN)} a round, {tokens(merge, 3, COIN)} a merge, {once} once",
-            f"           at {self.fees.told()}",
+            f"           at {self.fees.text()}",
         ]
         if self.machine is not None:
             m = self.machine

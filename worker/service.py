@@ -192,7 +192,7 @@ class Worker:
         watch.hear(events)
         self._printer.print_events(events, self._ledger)
         self._sender.settle()
-        if watch.heard(self._ledger, self._now):
+        if watch.is_over(self._ledger, self._now):
             self._register()
         self._free = self.parts.contracts.vault.free(self.parts.address)
         for over in self._jobs.take(self._ledger, self._free, not self._asked_to_leave, self._now):
@@ -218,7 +218,7 @@ class Worker:
             staked, games = self._at_stake()
             held = f"{staked} stakes, {games} games" if staked or games else "nothing is"
             if not (staked or games) and not self._idle.at(self._finality.block):
-                held += f", which is relied on once that block is {self.parts.party.settings.finality_told}"
+                held += f", which is relied on once that block is {self.parts.party.settings.finality_text}"
             return Note(
                 "draining", f"it joins nothing more, and leaves once nothing is at stake: {held}", self._until()
             )

@@ -87,7 +87,7 @@ def signed_claim() -> tuple[Iterable[bytes], Run]:
             assert len(said.id) == len(said.digest(31337, market)) == 32, "it has an id and a digest"
             assert said.work() != first.work() or said.contradicts(first) in (True, False), "it compares"
             assert len(said.signed()) == 5, "it can be shown to the contract"
-            assert said.said.worker[:2] == "0x", "its worker is an address"
+            assert said.claim.worker[:2] == "0x", "its worker is an address"
             if data[-1:] == b" ":
                 said.signer(31337, market)
 

@@ -30,7 +30,7 @@ def narrates() -> bool:
 
 def event(name: str, /, **fields: Any) -> None:
     """Prints one event: as a line of JSON (docs/processes.md), or as the narrator tells it."""
-    _told({"event": name, **fields})
+    _pass_on({"event": name, **fields})
 
 
 def relay(stream: Iterable[bytes]) -> None:
@@ -41,12 +41,12 @@ def relay(stream: Iterable[bytes]) -> None:
         except ValueError:
             fields = None
         if isinstance(fields, dict):
-            _told(fields)
+            _pass_on(fields)
         else:
             put(line.decode(errors="replace").rstrip("\n"))
 
 
-def _told(line: dict[str, Any]) -> None:
+def _pass_on(line: dict[str, Any]) -> None:
     if _narrator is None:
         write(line)
     else:

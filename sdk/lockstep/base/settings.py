@@ -93,7 +93,7 @@ class Settings:
         return "auto" if self.device in ("auto", "cpu") else self.device
 
     @property
-    def finality_told(self) -> str:
+    def finality_text(self) -> str:
         """Describes the finality setting: "finalized", or "3 blocks deep"."""
         return f"{self.finality} blocks deep" if self.finality.isdigit() else self.finality
 

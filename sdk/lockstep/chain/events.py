@@ -88,7 +88,7 @@ class Event:
             raise AttributeError(name) from None
 
     @property
-    def said(self) -> Logged | None:
+    def typed(self) -> Logged | None:
         """The event as a typed value; None for an event that no party uses."""
         kind = EVENTS.get((self.contract, self.name))
         # "from" is a keyword of Python.

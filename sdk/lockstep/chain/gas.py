@@ -53,7 +53,7 @@ class Fees:
         """Returns the cost of these transactions and of `more` units of gas."""
         return Wei((gas_of(verbs) + more) * self.price)
 
-    def told(self) -> str:
+    def text(self) -> str:
         """Returns the price as text."""
         gwei = f"{self.price / GWEI:.4g} gwei"
         return f"{gwei} a unit of gas, " + ("as stated" if self.stated else "the base fee now and the tip")

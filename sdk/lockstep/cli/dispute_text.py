@@ -20,7 +20,7 @@ from lockstep.base.escaping import on_one_line
 from lockstep.base.lines import event
 from lockstep.base.naming import short
 from lockstep.cli.screen import Screen
-from lockstep.disputes.bisection import Range, Said, described, shown_word
+from lockstep.disputes.bisection import Agreement, Range, described, shown_word
 from lockstep.disputes.gamelog import DUE, Side
 from lockstep.market.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown
 from lockstep.protocol.dispute.moves import Wrong
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 WIDTH = 120
 STYLES_OF_SIDES = {Side.CHALLENGER: "", Side.DEFENDER: "cyan", None: GOOD}
-STYLES = {Said.DIFFERS: BAD, Said.AGREES: GOOD, Said.UNSAID: QUIET}
+STYLES = {Agreement.DIFFERS: BAD, Agreement.AGREES: GOOD, Agreement.UNSAID: QUIET}
 
 
 def rendered(thing: Any) -> str:
@@ -190,7 +190,7 @@ def checked(data: dict[str, Any]) -> str:
 
 def _grow(tree: Tree, part: Range) -> None:
     shown = "" if part.node is None else f"  {part.node.hex()[:8]}"
-    branch = tree.add(Text(f"{part.label}{shown}  {part.said.value}", style=STYLES[part.said]))
+    branch = tree.add(Text(f"{part.label}{shown}  {part.agreement.value}", style=STYLES[part.agreement]))
     for inner in part.parts:
         _grow(branch, inner)
 

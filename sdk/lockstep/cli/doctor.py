@@ -57,7 +57,7 @@ def report(settings: Settings) -> tuple[dict[str, Any], list[str], bool]:
         lines.append(PORTABLE)
     box, whole = _box()
     data["box"] = box
-    lines.append(f"strangers' Programs run {'apart' if whole else 'NOT APART'}: {_told(box)}")
+    lines.append(f"strangers' Programs run {'apart' if whole else 'NOT APART'}: {_described(box)}")
     kept = f"{kernels['files']} files, {kernels['bytes']:,} bytes" if kernels["kept"] else kernels["message"]
     lines.append(f"compiled kernels in {kernels['path']}: {kept}")
     return data, lines, all(e.passed for e in examined) and (whole or not box["offered"])
@@ -86,7 +86,7 @@ def _box() -> tuple[dict[str, Any], bool]:
         return found | {"message": error.message}, False
 
 
-def _told(box: dict[str, Any]) -> str:
+def _described(box: dict[str, Any]) -> str:
     if box["message"]:
         return str(box["message"])
     return "; ".join(box["lacking"]) or "this kernel offers all of the confinement"

@@ -89,7 +89,7 @@ def show(
     account = account_address(settings.home_path / KEYSTORE) if operator is None else address_of(operator, "--for")
     addresses = Addresses.load(settings.deployment)
     contracts = Contracts.at(connect(settings.rpc, addresses.chain_id), addresses)
-    found = _standing(contracts, account)
+    found = _account_fields(contracts, account)
     emit(found, as_json, text="\n".join(_lines(found)))
 
 
@@ -101,7 +101,7 @@ def _staking(context: typer.Context, flags: AccountFlags, operator: str | None) 
     )
 
 
-def _standing(contracts: Contracts, account: Address) -> dict[str, Any]:
+def _account_fields(contracts: Contracts, account: Address) -> dict[str, Any]:
     vault = contracts.vault
     delegate = vault.delegate_of(account)
     return {
@@ -123,8 +123,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 def _tell(staking: StakingAccount, moved: Moved, as_json: bool) -> None:
     """Prints the new state, then marks the transactions as reported."""
-    found = _standing(staking.contracts, staking.address)
+    found = _account_fields(staking.contracts, staking.address)
     head = ["sent by an earlier command that was cut off: nothing else was done"] if moved.completed else []
     data = {**found, "completed": moved.completed, "transactions": list(moved.transactions)}
     emit(data, as_json, text="\n".join([*head, *_lines(found)]))
-    staking.told(moved)
+    staking.reported(moved)

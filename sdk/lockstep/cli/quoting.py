@@ -113,7 +113,7 @@ class QuotedTerms:
         cost = tokens(self.fees.price * REQUESTER_GAS, 4, COIN)
         times = [readable_seconds(seconds) for seconds in (self.expected, self.longest)]
         return [
-            f"gas          {cost} for {REQUESTER_GAS:,} units at {self.fees.told()}",
+            f"gas          {cost} for {REQUESTER_GAS:,} units at {self.fees.text()}",
             *([] if self.data_fee is None else [self.data_fee.line()]),
             f"price        {tokens(self.hourly, 4)} an hour while it trains, on machines like this one",
             f"             {tokens(self.price, 4)} for 10^15 operations; a slot computes {self.operations:.3g}",

@@ -111,7 +111,7 @@ def withdraw(
             if as_json and target is not None:
                 # One envelope on stdout: that of what is sent on.
                 say(f"{tokens(moved.amount)} withdrawn")
-                staking.told(moved)
+                staking.reported(moved)
             else:
                 _tell(staking, moved, "withdrawn", as_json)
         if target is not None:
@@ -203,7 +203,7 @@ def _tell(staking: StakingAccount, moved: Moved, what: str, as_json: bool) -> No
             "sends it again then."
         )
     emit(data, as_json, text="\n".join(lines))
-    staking.told(moved)
+    staking.reported(moved)
 
 
 def _final(staking: StakingAccount, moved: Moved) -> tuple[bool, str]:

@@ -53,7 +53,7 @@ def follow(handle: JobHandle, losses: bool, as_json: bool) -> None:
             if seen.name not in UNTOLD:
                 screen.tell(of_chain(seen.name, seen.args).after(f"{clock(seen.time)}  "))
             if losses and seen.name in ("Sealed", "Merged"):
-                found = _looked(handle, curve, screen)
+                found = _losses(handle, curve, screen)
                 for at in range(len(found)):
                     if found[at] not in curve:
                         upto = sparkline([x.loss for x in found[: at + 1]])
@@ -76,7 +76,7 @@ def _stream(handle: JobHandle, losses: bool) -> None:
         silence.broken()
         event(seen.name, block=seen.block, chain_time=seen.time, **plain(seen.contract, seen.name, seen.args))
         if losses and seen.name in ("Sealed", "Merged"):
-            found = _looked(handle, curve, None)
+            found = _losses(handle, curve, None)
             for one in found:
                 if one not in curve:
                     event("loss", **one.to_dict())
@@ -107,7 +107,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[round((v - low) / span * (len(BARS) - 1))] if v in finite else "?" for v in values)
 
 
-def _looked(handle: JobHandle, known: list[MergedLoss], screen: Screen | None) -> list[MergedLoss]:
+def _losses(handle: JobHandle, known: list[MergedLoss], screen: Screen | None) -> list[MergedLoss]:
     """Returns the losses so far; one that cannot be computed yet does not end the watch."""
     try:
         return list(handle.losses(known))

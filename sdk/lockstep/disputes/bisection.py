@@ -26,7 +26,7 @@ Label = Callable[[int, int], str]
 """Names the positions first .. last for people."""
 
 
-class Said(StrEnum):
+class Agreement(StrEnum):
     """The challenger's verdict on a range that the defender has shown."""
 
     DIFFERS = "differs"
@@ -39,7 +39,7 @@ class Range:
     """Consecutive positions of one tree, or a part of a leaf or a fold."""
 
     label: str
-    said: Said
+    agreement: Agreement
     node: Digest | None = None
     """The node that the defender shows for the range."""
     first: int | None = None
@@ -50,7 +50,7 @@ class Range:
         """Returns the range and its parts as JSON."""
         return {
             "label": self.label,
-            "challenger": self.said.value,
+            "challenger": self.agreement.value,
             "node": None if self.node is None else self.node.hex(),
             "first": self.first,
             "last": self.last,
@@ -60,7 +60,7 @@ class Range:
     @property
     def deepest(self) -> Range:
         """Returns the smallest range that is known to differ."""
-        inner = next((p for p in self.parts if p.said is Said.DIFFERS), None)
+        inner = next((p for p in self.parts if p.agreement is Agreement.DIFFERS), None)
         return self if inner is None else inner.deepest
 
 
@@ -114,7 +114,7 @@ def bisection(events: Sequence[GameEvent], transitions: int, op: Op | None = Non
     """
     argued = _last(events, moves.Argued)
     header = None if argued is None else Statement.decode(argued.statement).fields
-    root = Range(states(1, transitions), Said.DIFFERS, first=1, last=transitions)
+    root = Range(states(1, transitions), Agreement.DIFFERS, first=1, last=transitions)
     opened = _last(events, moves.Opened)
     if opened is not None and opened.t:
         root.parts = _named_by_opening(opened.t, transitions, _last(events, moves.Argued))
@@ -123,7 +123,7 @@ def bisection(events: Sequence[GameEvent], transitions: int, op: Op | None = Non
             _cut(root, descent, ceil_log2(transitions), lambda a, b: trace_positions(a, b, transitions), begin=1)
         elif descent.tree == "step" and argued is not None and header is not None:
             at = root.deepest
-            step = Range(f"G_{argued.t}: {positions(0, (1 << header.depth) - 1, header)}", Said.DIFFERS)
+            step = Range(f"G_{argued.t}: {positions(0, (1 << header.depth) - 1, header)}", Agreement.DIFFERS)
             at.parts.append(step)
             _cut(step, descent, header.depth, lambda a, b: positions(a, b, header))
         elif descent.tree == "tensor":
@@ -134,10 +134,10 @@ def bisection(events: Sequence[GameEvent], transitions: int, op: Op | None = Non
 
 def _named_by_opening(t: int, transitions: int, argued: moves.Argued | None) -> list[Range]:
     """Returns the ranges of a game that opens at step t: the challenger agrees with every state before it."""
-    parts = [Range(states(1, t - 1), Said.AGREES, first=1, last=t - 1)] if t > 1 else []
-    parts.append(Range(states(t, t), Said.DIFFERS, None if argued is None else argued.node, t, t))
+    parts = [Range(states(1, t - 1), Agreement.AGREES, first=1, last=t - 1)] if t > 1 else []
+    parts.append(Range(states(t, t), Agreement.DIFFERS, None if argued is None else argued.node, t, t))
     if t < transitions:
-        parts.append(Range(states(t + 1, transitions), Said.UNSAID, first=t + 1, last=transitions))
+        parts.append(Range(states(t + 1, transitions), Agreement.UNSAID, first=t + 1, last=transitions))
     return parts
 
 
@@ -154,9 +154,9 @@ def _cut(root: Range, descent: Descent, depth: int, label: Label, begin: int = 0
             halves = []
             for half in (path & ~1, path | 1):
                 first, last = half << height, ((half + 1) << height) - 1
-                said = Said.DIFFERS if half == path else Said.AGREES if half < path else Said.UNSAID
+                agreement = Agreement.DIFFERS if half == path else Agreement.AGREES if half < path else Agreement.UNSAID
                 node = merkle.node_at(shown, down - k, half - (index << k))
-                halves.append(Range(label(first, last), said, node, first + begin, last + begin))
+                halves.append(Range(label(first, last), agreement, node, first + begin, last + begin))
             at.parts = halves
             at = halves[path & 1]
         index = look.picked
@@ -168,7 +168,7 @@ def _tensor(root: Range, descent: Descent, revealed: moves.TensorRevealed | None
     elements = None if op is None else op.header.elements
     gone = sum(look.down for look in descent.looks)
     depth = gone if op is None else op.header.depth
-    tensor = Range(f"output of op {revealed.op}{described(op)}", Said.DIFFERS, revealed.tree)
+    tensor = Range(f"output of op {revealed.op}{described(op)}", Agreement.DIFFERS, revealed.tree)
     root.deepest.parts.append(tensor)
     _cut(tensor, descent, depth, lambda a, b: leaves(a, b, elements))
 
@@ -181,8 +181,8 @@ def _below_the_leaf(root: Range, events: Sequence[GameEvent], op: Op | None) -> 
         picked = moves.ElementPicked(convicted.finding.element)
     if picked is not None and posted is not None:
         begin = picked.element // CHUNK * CHUNK
-        said = f"element {picked.element}: claimed {shown_word(picked.word(posted.data), op)}"
-        root.deepest.parts = _first_of("element", begin, begin + len(posted.data) // 4 - 1, picked.element, said)
+        label = f"element {picked.element}: claimed {shown_word(picked.word(posted.data), op)}"
+        root.deepest.parts = _first_of("element", begin, begin + len(posted.data) // 4 - 1, picked.element, label)
     _partials(root, events, op)
     if convicted is not None:
         found = convicted.finding
@@ -190,7 +190,7 @@ def _below_the_leaf(root: Range, events: Sequence[GameEvent], op: Op | None) -> 
             due = f"the contract computes {shown_word(found.contract_word, op)}"
         else:
             due = f"the Program says 0x{found.contract_bits.hex()}"
-        root.deepest.parts.append(Range(due, Said.DIFFERS))
+        root.deepest.parts.append(Range(due, Agreement.DIFFERS))
 
 
 def _partials(root: Range, events: Sequence[GameEvent], op: Op | None) -> None:
@@ -198,28 +198,28 @@ def _partials(root: Range, events: Sequence[GameEvent], op: Op | None) -> None:
     posted = [e for e in events if isinstance(e, moves.PartialsPosted)]
     group, convicted = _last(events, moves.PartialPicked), _last(events, moves.Convicted)
     if group is not None and posted:
-        said = f"group {group.group} of 256 chunks: claimed {shown_word(group.claimed, op)}"
-        root.deepest.parts = _first_of("group", 0, len(posted[0].words) // 4 - 1, group.group, said)
+        label = f"group {group.group} of 256 chunks: claimed {shown_word(group.claimed, op)}"
+        root.deepest.parts = _first_of("group", 0, len(posted[0].words) // 4 - 1, group.group, label)
     if convicted is not None and posted and convicted.finding.wrong is Wrong.OP:
         begin = 0 if group is None else CHUNK * group.group
         chunk = convicted.finding.one_chunk
         claimed = shown_word(convicted.finding.claimed_word, op)
         last = begin + len(posted[-1].words) // 4 - 1
         if chunk is None:
-            said = f"the combination of {span('chunk', begin, last)}: claimed {claimed}"
-            root.deepest.parts = [Range(said, Said.DIFFERS, first=begin, last=last)]
+            label = f"the combination of {span('chunk', begin, last)}: claimed {claimed}"
+            root.deepest.parts = [Range(label, Agreement.DIFFERS, first=begin, last=last)]
         else:
             root.deepest.parts = _first_of("chunk", begin, last, chunk, f"chunk {chunk}: claimed {claimed}")
 
 
-def _first_of(name: str, first: int, last: int, picked: int, said: str) -> list[Range]:
+def _first_of(name: str, first: int, last: int, picked: int, label: str) -> list[Range]:
     """Splits a row of posted values at the picked one: all before it is agreed."""
     parts = []
     if picked > first:
-        parts.append(Range(span(name, first, picked - 1), Said.AGREES, first=first, last=picked - 1))
-    parts.append(Range(said, Said.DIFFERS, first=picked, last=picked))
+        parts.append(Range(span(name, first, picked - 1), Agreement.AGREES, first=first, last=picked - 1))
+    parts.append(Range(label, Agreement.DIFFERS, first=picked, last=picked))
     if picked < last:
-        parts.append(Range(span(name, picked + 1, last), Said.UNSAID, first=picked + 1, last=last))
+        parts.append(Range(span(name, picked + 1, last), Agreement.UNSAID, first=picked + 1, last=last))
     return parts
 
 

@@ -224,7 +224,7 @@ class ManualPlayer:
         except ChainError as error:
             if error.code == "chain.ClockRunning":
                 raise self._clock_runs(state) from error
-            self._require_standing(game, state, error)
+            self._require_unmoved(game, state, error)
             raise
         return Played(game, None, ("resolve",), self.table.game(game))
 
@@ -288,14 +288,14 @@ class ManualPlayer:
         try:
             self._send(due.key, due.call)
         except ChainError as error:
-            self._require_standing(record.id, due.state, error)
+            self._require_unmoved(record.id, due.state, error)
             raise
         after = self.table.game(record.id)
         if after.phase == GamePhase.CLOSED and side is Side.CHALLENGER:
             self.forget(record.claim)
         return Played(record.id, side, (due.move.call,), after)
 
-    def _require_standing(self, game: GameId, state: Game, failure: ChainError) -> None:
+    def _require_unmoved(self, game: GameId, state: Game, failure: ChainError) -> None:
         """Raises TryLater if the failure occurred because the game had moved on."""
         if self.table.game(game).standing != state.standing:
             raise TryLater("the game has moved on meanwhile", hint="give the command again") from failure

@@ -145,7 +145,7 @@ class RoundLedger:
 
     def take(self, effect: Effect, args: Mapping[str, Any]) -> None:
         """Applies an event's effect: the phase, the fields that the round keeps, and every slot's status."""
-        for name, value in {**effect.said(args), "phase": effect.state}.items():
+        for name, value in {**effect.stored(args), "phase": effect.state}.items():
             setattr(self, name, value)
         for slot, (worker, status) in self.holders.items():
             after = effect.becomes(status, bool(self.mask >> slot & 1))
@@ -347,9 +347,9 @@ class Ledger:
 
     def apply(self, event: Event) -> None:
         """Applies one event; an event that the ledger does not use changes nothing."""
-        said = event.said
-        if said is not None and (fold := _FOLDS.get(said.contract)) is not None:
-            fold(self, said, event)
+        typed = event.typed
+        if typed is not None and (fold := _FOLDS.get(typed.contract)) is not None:
+            fold(self, typed, event)
 
     def all_games(self) -> list[GameRecord]:
         """Returns every game ever opened."""
@@ -443,7 +443,7 @@ def _of_market(ledger: Ledger, e: Any, at: Event) -> None:
             job = ledger.jobs[e.job]
             if e.round in job.rounds:
                 job.past.append(job.rounds[e.round])
-            job.rounds[e.round] = RoundLedger(e.round, **EFFECTS[type(e)].said(vars(e)))
+            job.rounds[e.round] = RoundLedger(e.round, **EFFECTS[type(e)].stored(vars(e)))
         case events.JobCancelled() | events.JobVoid():
             pass
         case _:
@@ -463,9 +463,9 @@ def _of_round(ledger: Ledger, job: JobLedger, e: Any, at: Event) -> None:
         case events.Sealed():
             r.sealed = at.block
         case events.Revealed():
-            said = EFFECTS[type(e)].said(vars(e))
+            stored = EFFECTS[type(e)].stored(vars(e))
             made = (e.claim, e.job, e.round, r.attempt, e.slot, e.worker)
-            r.claims[e.slot] = ClaimRecord(*made, claimed_at=at.time, **said)
+            r.claims[e.slot] = ClaimRecord(*made, claimed_at=at.time, **stored)
         case events.Carried():
             r.claims[e.slot] = replace(r.claims[e.slot], carries=True)
         case events.Frozen():

@@ -239,12 +239,12 @@ PROGRAM: dict[str, Sentence] = {
 
 def of_chain(name: str, args: Args) -> Line:
     """Returns the sentence for an event of the chain; an event without one is shown with its arguments."""
-    return _said(CHAIN, name, args)
+    return _line(CHAIN, name, args)
 
 
 def of_program(who: str, event: Args, sentences: Mapping[str, Sentence] = PROGRAM) -> Line:
     """Returns the sentence for an event that a program of the market printed."""
-    return _said(sentences, str(event.get("event")), event).after(f"{who} ")
+    return _line(sentences, str(event.get("event")), event).after(f"{who} ")
 
 
 def of_loss(found: MergedLoss, curve: str = "") -> Line:
@@ -262,7 +262,7 @@ def of_divergence(loss: float, job: str) -> Line:
     )
 
 
-def _said(sentences: Mapping[str, Sentence], name: str, args: Args) -> Line:
+def _line(sentences: Mapping[str, Sentence], name: str, args: Args) -> Line:
     known = sentences.get(name)
     if known is not None:
         style, sentence = known

@@ -86,7 +86,7 @@ class WrongSource(Mismatch):
         """The wrong claim."""
 
 
-Told = Callable[[int, StateRoot], None]
+OnTransition = Callable[[int, StateRoot], None]
 """Called with (t, S_t) after each transition; may raise to stop."""
 
 Hold = Callable[[ClaimRun, Sequence[StateRoot]], HeldClaim]
@@ -290,7 +290,11 @@ def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -
 
 
 def audit(
-    run: ClaimRun, claim: ClaimRecord, store: ContentStore, told: Told = lambda t, root: None, hold: Hold = HeldClaim
+    run: ClaimRun,
+    claim: ClaimRecord,
+    store: ContentStore,
+    on_transition: OnTransition = lambda t, root: None,
+    hold: Hold = HeldClaim,
 ) -> Replay:
     """Replays a claim against its published trace; the step that differs is materialised and held by what `hold`
     returns.
@@ -304,7 +308,7 @@ def audit(
     replay = run.states()
     for t, after, root in replay:
         own.append(root)
-        told(t, root)
+        on_transition(t, root)
         if published is not None and own[-1] != published[t - 1]:
             held = hold(run, [*own, *published[t:]])
             # The step is recomputed to be materialised, so the state after it is freed.

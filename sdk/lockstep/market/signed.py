@@ -33,7 +33,7 @@ _SIGNED = table(
 class SignedClaim:
     """One EIP-712 `Claim` with its signature; `signer` recovers the account."""
 
-    said: Claim
+    claim: Claim
     body: Body
     seed: Seed
     base: StateRoot
@@ -44,26 +44,26 @@ class SignedClaim:
         """Parses {"claim": {..}, "worker", "signature"} with 0x-hex values. Raises Mismatch for another form."""
         with refusing(Mismatch, "a signed claim", hint="see ClaimIn in /openapi.json"):
             given = _SIGNED(fields, "the signed claim")
-        claim = given["claim"]
-        said = Claim(
-            job=JobId(claim["job"]), worker=Address(given["worker"]), round=claim["round"], attempt=claim["attempt"],
-            slot=claim["slot"], transitions=claim["transitions"],
+        sent = given["claim"]
+        claim = Claim(
+            job=JobId(sent["job"]), worker=Address(given["worker"]), round=sent["round"], attempt=sent["attempt"],
+            slot=sent["slot"], transitions=sent["transitions"],
         )  # fmt: skip
-        body = Body(TraceRoot(claim["traceRoot"]), StateRoot(claim["out"]), StateRoot(claim["out2"]))
-        return SignedClaim(said, body, Seed(claim["seed"]), StateRoot(claim["base"]), given["signature"])
+        body = Body(TraceRoot(sent["traceRoot"]), StateRoot(sent["out"]), StateRoot(sent["out2"]))
+        return SignedClaim(claim, body, Seed(sent["seed"]), StateRoot(sent["base"]), given["signature"])
 
     @property
     def id(self) -> ClaimId:
         """The id of the signed claim."""
-        return claim_id(self.said.job, self.said.round, self.said.attempt, self.said.slot)
+        return claim_id(self.claim.job, self.claim.round, self.claim.attempt, self.claim.slot)
 
     def digest(self, chain_id: int, market: Address) -> Digest:
         """Returns the EIP-712 digest that is signed, in the domain of one market."""
-        return typed_hash(chain_id, market, self.said, self.body, self.seed, self.base)
+        return typed_hash(chain_id, market, self.claim, self.body, self.seed, self.base)
 
     def signer(self, chain_id: int, market: Address) -> Address:
         """Recovers the account that signed; raises Mismatch if the signature is invalid."""
-        message = typed_data(chain_id, market, self.said, self.body, self.seed, self.base)
+        message = typed_data(chain_id, market, self.claim, self.body, self.seed, self.base)
         try:
             return Address(Account.recover_message(encode_typed_data(full_message=message), signature=self.signature))
         except Exception as error:  # eth-keys raises several unrelated exception types for invalid signatures
@@ -74,13 +74,13 @@ class SignedClaim:
     def contradicts(self, other: SignedClaim) -> bool:
         """Returns True if both claim different results of the same work, for which `equivocate` convicts the worker."""
         same = self.work() == other.work()
-        return same and (self.body, self.said.transitions) != (other.body, other.said.transitions)
+        return same and (self.body, self.claim.transitions) != (other.body, other.claim.transitions)
 
     def work(self) -> tuple[object, ...]:
         """Returns the fields of DisputeGame's struct `Work`."""
-        said = self.said
-        return (said.job, said.round, said.attempt, said.slot, self.seed, self.base)
+        of = self.claim
+        return (of.job, of.round, of.attempt, of.slot, self.seed, self.base)
 
     def signed(self) -> tuple[object, ...]:
         """Returns the fields of DisputeGame's struct `Signed`."""
-        return (self.body.trace_root, self.said.transitions, self.body.out, self.body.out2, self.signature)
+        return (self.body.trace_root, self.claim.transitions, self.body.out, self.body.out2, self.signature)

@@ -1,7 +1,7 @@
 """The event that a job waits for: who can bring it about, since when, until when, and what a reader can do. Pure.
 
-    waiting_of(standing)               # a job as the contracts and the ledger have it at one block
-    waiting_of(standing).sentence()    # "round 0 waits for workers: 1 of 3 slots is taken, since ..; .."
+    waiting_of(snapshot)               # a job as the contracts and the ledger have it at one block
+    waiting_of(snapshot).sentence()    # "round 0 waits for workers: 1 of 3 slots is taken, since ..; .."
 
 `train why`, `train status`, `train watch`, `worker why` and the coordinator's pages say the same. What only a worker
 knows, as a failed self-check or a full disk, is in its own notes (`lockstep worker why`).
@@ -40,7 +40,7 @@ UNDECIDED = (Phase.JOINING, Phase.SEALING, Phase.TRAINING, Phase.REVEALING, Phas
 
 
 @dataclass(frozen=True)
-class GameStanding:
+class GameSnapshot:
     """A running game, and whose move is due."""
 
     id: GameId
@@ -53,7 +53,7 @@ class GameStanding:
 
 
 @dataclass(frozen=True)
-class RoundStanding:
+class RoundSnapshot:
     """One round at one block, as `acts.SeenRound`, with its slots and its games."""
 
     number: int
@@ -64,7 +64,7 @@ class RoundStanding:
     merge_turns_over: bool = False
     holders: Mapping[int, tuple[Address, ClaimStatus]] = field(default_factory=dict)
     """By slot: its owner, and the status of its claim."""
-    games: tuple[GameStanding, ...] = ()
+    games: tuple[GameSnapshot, ...] = ()
     demanded: tuple[int, Seconds] | None = None
     """The slot whose payload is demanded, and the last second of the answer; None: no demand is open."""
 
@@ -74,13 +74,13 @@ class RoundStanding:
 
 
 @dataclass(frozen=True)
-class JobStanding:
+class JobSnapshot:
     """One job at one block, as `acts.SeenJob`."""
 
     id: JobId
     params: JobParams
     job: JobState
-    rounds: tuple[RoundStanding, ...]
+    rounds: tuple[RoundSnapshot, ...]
     """Rounds in order: every unsettled one, and the last started one."""
     now: Seconds
     """The block's time."""
@@ -94,7 +94,7 @@ class JobStanding:
         """The job's id as commands take it."""
         return short(self.id)
 
-    def round(self, number: int) -> RoundStanding | None:
+    def round(self, number: int) -> RoundSnapshot | None:
         """Returns the round of this number, if it is among them."""
         return next((r for r in self.rounds if r.number == number), None)
 
@@ -143,7 +143,7 @@ class Waiting:
         return "; ".join([*parts, self.do])
 
 
-def waiting_of(at: JobStanding) -> Waiting:
+def waiting_of(at: JobSnapshot) -> Waiting:
     """Returns what a job waits for."""
     found = _of_job(at)
     if found.ends and at.head_age is not None and at.head_age > HALTED_SECONDS:
@@ -155,7 +155,7 @@ def waiting_of(at: JobStanding) -> Waiting:
     return replace(found, now=at.now)
 
 
-def of_round(at: JobStanding, r: RoundStanding) -> Waiting | None:
+def of_round(at: JobSnapshot, r: RoundSnapshot) -> Waiting | None:
     """Returns what a round waits for; None once it is over."""
     if r.phase in UNDECIDED:
         return _UNDECIDED[r.phase](at, r)
@@ -167,7 +167,7 @@ def of_round(at: JobStanding, r: RoundStanding) -> Waiting | None:
 # -- a job
 
 
-def _of_job(at: JobStanding) -> Waiting:
+def _of_job(at: JobSnapshot) -> Waiting:
     status, job = at.job.status, at.job
     if status == JobStatus.DONE:
         pull = f"`lockstep train pull {at.label}` fetches the model"
@@ -188,7 +188,7 @@ def _of_job(at: JobStanding) -> Waiting:
     return _settling(at)
 
 
-def _unstarted(at: JobStanding) -> Waiting:
+def _unstarted(at: JobSnapshot) -> Waiting:
     number, paid = at.job.started, tokens(at.params.role.slot_price, 4)
     taken = "no worker has taken the job" if number == 0 else f"no worker has started round {number}"
     failed = f" ({_failures(at)})" if at.job.failed else ""
@@ -198,7 +198,7 @@ def _unstarted(at: JobStanding) -> Waiting:
     )  # fmt: skip
 
 
-def _settling(at: JobStanding) -> Waiting:
+def _settling(at: JobSnapshot) -> Waiting:
     """A job whose next round cannot start, or that has none."""
     job, params = at.job, at.params
     if views.finishable(params, job):
@@ -229,7 +229,7 @@ def _settling(at: JobStanding) -> Waiting:
     return found
 
 
-def _unbacked(at: JobStanding, r: RoundStanding) -> Waiting:
+def _unbacked(at: JobSnapshot, r: RoundSnapshot) -> Waiting:
     return Waiting(
         "unbacked", f"round {at.job.started} waits for stake behind the merge of round {r.number}",
         "its merger, which backs it, or an owner of its slots, which merges it again", "the merge is backed",
@@ -241,7 +241,7 @@ def _unbacked(at: JobStanding, r: RoundStanding) -> Waiting:
 # -- a round
 
 
-def _joining(at: JobStanding, r: RoundStanding) -> Waiting:
+def _joining(at: JobSnapshot, r: RoundSnapshot) -> Waiting:
     role, least = at.params.role, _least(at.params)
     short_of = r.state.joined < least
     return Waiting(
@@ -252,7 +252,7 @@ def _joining(at: JobStanding, r: RoundStanding) -> Waiting:
     )  # fmt: skip
 
 
-def _sealing(at: JobStanding, r: RoundStanding) -> Waiting:
+def _sealing(at: JobSnapshot, r: RoundSnapshot) -> Waiting:
     if r.state.seed_block == 0 and r.state.joined < _least(at.params):
         return Waiting(
             "too_few", f"too few workers joined round {r.number}: {_taken(at, r)}, {_least(at.params)} are needed",
@@ -265,7 +265,7 @@ def _sealing(at: JobStanding, r: RoundStanding) -> Waiting:
     )  # fmt: skip
 
 
-def _training(at: JobStanding, r: RoundStanding) -> Waiting:
+def _training(at: JobSnapshot, r: RoundSnapshot) -> Waiting:
     late = r.slots_of(ClaimStatus.JOINED)
     return Waiting(
         "training", f"round {r.number} trains: {len(late)} of {r.state.joined} slots have not committed",
@@ -275,7 +275,7 @@ def _training(at: JobStanding, r: RoundStanding) -> Waiting:
     )  # fmt: skip
 
 
-def _revealing(at: JobStanding, r: RoundStanding) -> Waiting:
+def _revealing(at: JobSnapshot, r: RoundSnapshot) -> Waiting:
     late = r.slots_of(ClaimStatus.COMMITTED)
     return Waiting(
         "revealing", f"round {r.number} waits for {len(late)} of {r.state.committed} claims to be revealed",
@@ -284,7 +284,7 @@ def _revealing(at: JobStanding, r: RoundStanding) -> Waiting:
     )  # fmt: skip
 
 
-def _attesting(at: JobStanding, r: RoundStanding) -> Waiting:
+def _attesting(at: JobSnapshot, r: RoundSnapshot) -> Waiting:
     if r.demanded is not None and at.now <= r.demanded[1]:
         return _demanded(r, *r.demanded)
     late = [s for s in r.slots_of(ClaimStatus.REVEALED) if not r.state.spoke >> s & 1]
@@ -301,7 +301,7 @@ def _attesting(at: JobStanding, r: RoundStanding) -> Waiting:
     )  # fmt: skip
 
 
-def _demanded(r: RoundStanding, slot: int, deadline: Seconds) -> Waiting:
+def _demanded(r: RoundSnapshot, slot: int, deadline: Seconds) -> Waiting:
     return Waiting(
         "payload", f"round {r.number} waits for the payload of slot {slot}, which was demanded on chain",
         _owners(r, [slot]), "the payload is posted", None, deadline,
@@ -310,7 +310,7 @@ def _demanded(r: RoundStanding, slot: int, deadline: Seconds) -> Waiting:
     )  # fmt: skip
 
 
-def _freezing(at: JobStanding, r: RoundStanding) -> Waiting:
+def _freezing(at: JobSnapshot, r: RoundSnapshot) -> Waiting:
     if r.demanded is not None and at.now <= r.demanded[1]:
         return _demanded(r, *r.demanded)
     ended = r.state.attest_ends if r.state.revealed else r.state.reveal_ends
@@ -322,7 +322,7 @@ def _freezing(at: JobStanding, r: RoundStanding) -> Waiting:
     )  # fmt: skip
 
 
-def _merging(at: JobStanding, r: RoundStanding) -> Waiting:
+def _merging(at: JobSnapshot, r: RoundSnapshot) -> Waiting:
     aggregator, merge, ro = at.params.merge.aggregator, at.params.merge, r.state
     turn, order = views.turn(at.params, ro, at.now), views.seed_order(at.params, ro)
     since = ro.merge_opens
@@ -353,7 +353,7 @@ def _merging(at: JobStanding, r: RoundStanding) -> Waiting:
     )  # fmt: skip
 
 
-def _judged(at: JobStanding, r: RoundStanding) -> Waiting:
+def _judged(at: JobSnapshot, r: RoundSnapshot) -> Waiting:
     """A round whose claims stand until their windows are over."""
     if r.state.open_games:
         return _disputed(at, r)
@@ -376,7 +376,7 @@ def _judged(at: JobStanding, r: RoundStanding) -> Waiting:
     )  # fmt: skip
 
 
-def _disputed(at: JobStanding, r: RoundStanding) -> Waiting:
+def _disputed(at: JobSnapshot, r: RoundSnapshot) -> Waiting:
     if not r.games:
         return Waiting(
             "games", f"round {r.number} waits for {_games(r.state.open_games)} on its claims", "the players",
@@ -410,11 +410,11 @@ def _least(params: JobParams) -> int:
     return min(params.role.slots, 2 * params.role.min_slots - 1)
 
 
-def _taken(at: JobStanding, r: RoundStanding) -> str:
+def _taken(at: JobSnapshot, r: RoundSnapshot) -> str:
     return f"{r.state.joined} of {at.params.role.slots} slots {'is' if r.state.joined == 1 else 'are'} taken"
 
 
-def _failures(at: JobStanding) -> str:
+def _failures(at: JobSnapshot) -> str:
     failed, most = at.job.failed, at.params.schedule.max_fail
     return f"{failed} round{'' if failed == 1 else 's'} failed, more than {most} end{'s' * (most == 1)} it"
 
@@ -423,7 +423,7 @@ def _games(count: int) -> str:
     return f"{count} dispute{'' if count == 1 else 's'}"
 
 
-def _owners(r: RoundStanding, slots: Sequence[int]) -> str:
+def _owners(r: RoundSnapshot, slots: Sequence[int]) -> str:
     """Returns the owners of slots by their addresses, the first of many."""
     named = ", ".join(f"{short(r.holders[s][0])} of slot {s}" for s in slots[:NAMED] if s in r.holders)
     rest = f" and {len(slots) - NAMED} more" if len(slots) > NAMED else ""
@@ -435,12 +435,12 @@ def _ask(slots: Sequence[int]) -> str:
     return f"nothing has to be done; `lockstep worker why` on {where} says what keeps {whom}"
 
 
-def _look(at: JobStanding) -> str:
+def _look(at: JobSnapshot) -> str:
     return (
         f"`lockstep worker quote {at.label}` on a worker's machine says why it does not join: a price below its "
         "--min-price, windows too short, too little memory or stake"
     )
 
 
-def _follow(at: JobStanding) -> str:
+def _follow(at: JobSnapshot) -> str:
     return f"`lockstep dispute watch --job {at.label}` follows it"

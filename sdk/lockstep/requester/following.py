@@ -16,7 +16,7 @@ from lockstep.chain.events import Event, EventReader
 from lockstep.chain.finality import FinalityTracker, relied_block
 from lockstep.market.narrator import UNTOLD, clock, of_chain
 from lockstep.market.progress import Progress, windows_of
-from lockstep.market.standing import standing_of
+from lockstep.market.snapshots import snapshot_of
 from lockstep.market.waiting import Waiting, waiting_of
 from lockstep.protocol.errors import LockstepError, StillRunning
 from lockstep.protocol.types import JobId
@@ -145,9 +145,9 @@ class FollowedJob:
     def why(self, *, still: float = 0.0) -> Waiting:
         """Returns what the job waits for, who can end it and until when; its `sentence()` is that of `lockstep train
         why`. `still`: seconds for which the caller has seen no new block. Raises the errors of reading the chain."""
-        standing = standing_of(self.net.contracts, self.net.ledger(), self.id)
+        snapshot = snapshot_of(self.net.contracts, self.net.ledger(), self.id)
         # A local chain's time may be ahead of this clock: what was seen counts as well.
-        return waiting_of(replace(standing, head_age=max(still, time.time() - standing.now)))
+        return waiting_of(replace(snapshot, head_age=max(still, time.time() - snapshot.now)))
 
     def text(self) -> str:
         """The job so far as `lockstep train watch` tells it: a line for each event, then the rounds under way."""

@@ -335,7 +335,7 @@ class StakingAccount:
         if name is not None:
             raise UsageError(f"{owner} is the market's {name}, which can own nothing", hint="name an account of yours")
 
-    def told(self, moved: Moved) -> None:
+    def reported(self, moved: Moved) -> None:
         """Marks transactions as reported; until then, the next command of their kind reports them and sends nothing
         new."""
         for key in moved.keys:

@@ -14,7 +14,7 @@ from lockstep.tracing.hooks import hooked
 from lockstep.training.losses import Loss
 from lockstep.training.parameters import Layout, complex_again, complex_parameters, frozen_parameters
 from lockstep.training.wrappers import bare, named_parameters
-from lockstep.training.written import WrittenState, cumulative, is_replaced, standing_in
+from lockstep.training.written import WrittenState, cumulative, is_replaced, tensors_by_name
 
 
 def gradient(
@@ -74,7 +74,7 @@ def loss_at(
         with _reparametrize_module(own, state, tie_weights=True):
             with complex_again(own, pairs), WrittenState(own, written or {}, held) as statistics:
                 value = loss(own, rows)
-            after = standing_in(own)
+            after = tensors_by_name(own)
         if written is not None:
             written.update(statistics)
     replaced = [n for n, before in held.items() if n not in statistics and is_replaced(after.get(n), before)]

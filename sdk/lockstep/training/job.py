@@ -262,7 +262,7 @@ def _traced(
         payload, carry = rules.encode(own_of(state), anchor, live[:count], context("round"))
         return sections.encoded([*payload, *live[count:]], carry if strategy.carry else ())
 
-    def looked(*state: Tensor, differentiates: bool = False) -> list[Tensor | None]:
+    def evaluate(*state: Tensor, differentiates: bool = False) -> list[Tensor | None]:
         with attributes.kept():
             return [mean_loss(model, loss, layout, state[sections.live][:held], batch, differentiates=differentiates)]
 
@@ -287,7 +287,7 @@ def _traced(
     with attributes:
         stepped = trace(step, *start, products=products)
         products.refuse_unused()
-        looking = traced_loss(looked, *start, products=products)
+        looking = traced_loss(evaluate, *start, products=products)
     encoded, merged = trace(encode, *start), trace(merge, *joined)
     spec = AverageSpec(ema, len(outer), count) if ema else None
     return TracedPrograms(stepped, encoded, merged, layout, sections, looking, spec)

@@ -74,7 +74,7 @@ class WrittenState:
             self._take(all_of_them=False)
             for name in self.values:
                 if name not in self._renewed:
-                    self.values[name] = self._standing(name).detach().to(torch.float32)
+                    self.values[name] = self._current(name).detach().to(torch.float32)
 
     def _before(self, _model: nn.Module, _inputs: Any) -> None:
         if self._calls == 0:
@@ -97,22 +97,22 @@ class WrittenState:
     def _take(self, *, all_of_them: bool) -> None:
         for name in self._renewed:
             placed, writes = self._placed[name]
-            standing = self._access.get_tensor(name)
-            if all_of_them or standing is not placed or _writes_to(standing) != writes:
-                self.values[name] = standing.detach().to(torch.float32)
-                self._placed[name] = standing, _writes_to(standing)
+            current = self._access.get_tensor(name)
+            if all_of_them or current is not placed or _writes_to(current) != writes:
+                self.values[name] = current.detach().to(torch.float32)
+                self._placed[name] = current, _writes_to(current)
 
-    def _standing(self, name: str) -> Tensor:
-        placed, standing = self._placed[name][0], standing_in(self._model).get(name)
+    def _current(self, name: str) -> Tensor:
+        placed, current = self._placed[name][0], tensors_by_name(self._model).get(name)
         # INVARIANT: what a step writes is part of its state.
-        if not isinstance(standing, Tensor) or standing.shape != placed.shape:
-            shape = f"one of shape {tuple(standing.shape)}" if isinstance(standing, Tensor) else "nothing"
+        if not isinstance(current, Tensor) or current.shape != placed.shape:
+            shape = f"one of shape {tuple(current.shape)}" if isinstance(current, Tensor) else "nothing"
             raise RefusedEarlier(
-                origin_of(standing),
+                origin_of(current),
                 f"a buffer that its call replaces ({name}) by {shape}, where it had {tuple(placed.shape)}",
                 "keep its shape from step to step: fill what is missing with zeros, and count what is there",
             )
-        return standing
+        return current
 
 
 def _writes_to(x: Tensor) -> int:
@@ -156,7 +156,7 @@ def written_by(
                     with complex_again(own, pairs):
                         return [value(own)]
                 finally:
-                    after = standing_in(own)
+                    after = tensors_by_name(own)
                     for name, copy in placed.items():
                         storage = copy.untyped_storage()._cdata if name in plain else None
                         if is_replaced(after.get(name), copy):
@@ -170,17 +170,17 @@ def written_by(
     return {name: found[name] for name in writable(model) if name in found}
 
 
-def standing_in(model: nn.Module) -> dict[str, Any]:
+def tensors_by_name(model: nn.Module) -> dict[str, Any]:
     """Returns what stands in the place of a model's buffers and parameters now, by name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def is_replaced(standing: object, before: Tensor) -> bool:
+def is_replaced(current: object, before: Tensor) -> bool:
     """True if a call that is traced has put what it computes in the place of a buffer."""
     return (
-        standing is not None
-        and standing is not before
-        and (is_fake(standing) or type(standing) not in (Tensor, nn.Parameter, nn.Buffer))
+        current is not None
+        and current is not before
+        and (is_fake(current) or type(current) not in (Tensor, nn.Parameter, nn.Buffer))
     )
 
 

@@ -38,7 +38,7 @@ def test_a_look_that_fails_rests_longer_each_time_and_is_told_once(
         if job in fails:
             raise RuntimeError("a defect")
 
-    coordinator._looked = looked
+    coordinator._visit = looked
     with capture_logs() as logs:
         for job in (NAME, NAME, "another"):
             coordinator.poll(job)
@@ -70,7 +70,7 @@ def test_a_clock_that_runs_does_not_rest(coordinator: Any, games: list[Any], mon
         looks.append(job)
         raise RuntimeError("a defect")
 
-    coordinator._looked = looked
+    coordinator._visit = looked
     games.append(game(1))
     for _ in range(8):
         now[0] += BACKOFF_SECONDS[0]
@@ -85,7 +85,7 @@ def test_nobody_answering_is_no_jobs_fault(coordinator: Any) -> None:
         looks.append(job)
         raise Unreachable("nobody", "")
 
-    coordinator._looked = looked
+    coordinator._visit = looked
     for _ in range(2):
         with pytest.raises(Unreachable):
             coordinator.poll(NAME)

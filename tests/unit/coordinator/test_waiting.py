@@ -8,8 +8,8 @@ from coordinator.db import Database
 from coordinator.indexer import Indexer, params_json
 from coordinator.models import CursorRow, JobRow
 from coordinator.reading import hex32
-from coordinator.waiting import params_of, standing, waiting
-from lockstep.market.standing import standing_of
+from coordinator.waiting import params_of, snapshot, waiting
+from lockstep.market.snapshots import snapshot_of
 from lockstep.market.waiting import HALTED_SECONDS, Waiting, waiting_of
 from lockstep.protocol.jobs import Phase
 from tests.support.world import World
@@ -23,12 +23,12 @@ def told(world: World, database: Database) -> Waiting:
     """By the index, which is brought up to the head."""
     Indexer(database, world.devnet.w3, world.contracts.addresses).catch_up()
     with database.reading() as session:
-        return waiting_of(standing(session, session.get_one(JobRow, hex32(world.job)), world.now))
+        return waiting_of(snapshot(session, session.get_one(JobRow, hex32(world.job)), world.now))
 
 
 def compared(world: World, database: Database) -> str:
     """The reason, by both."""
-    by_chain = waiting_of(standing_of(world.contracts, world.ledger(), world.job))
+    by_chain = waiting_of(snapshot_of(world.contracts, world.ledger(), world.job))
     assert told(world, database) == by_chain
     return by_chain.code
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from lockstep.chain.games import LoggedEvent
-from lockstep.disputes.bisection import Range, Said, bisection, shown_word
+from lockstep.disputes.bisection import Agreement, Range, bisection, shown_word
 from lockstep.disputes.gamelog import moves_of, place_of
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves
@@ -100,7 +100,7 @@ def test_every_range_is_cut_whole_and_says_what_is_so(lie: Lie, listed: bool) ->
     for part in walk(root):
         cut = [p for p in part.parts if p.first is not None and p.last is not None]
         assert all(a.last is not None and a.last + 1 == b.first for a, b in pairwise(cut)), part.label
-        assert sum(p.said is Said.DIFFERS for p in part.parts) <= 1
+        assert sum(p.agreement is Agreement.DIFFERS for p in part.parts) <= 1
     checked = 0
     trees = (
         (root, honest.trace_levels(liar.trace), honest.trace_levels(HONEST.trace), 1),
@@ -116,7 +116,7 @@ def test_every_range_is_cut_whole_and_says_what_is_so(lie: Lie, listed: bool) ->
             if part is not top:
                 assert part.node == node, f"{part.label}: the defender's own node"
                 equal = node == _node(own, height, first >> height)
-                assert part.said is Said.UNSAID or (part.said is Said.AGREES) == equal, part.label
+                assert part.agreement is Agreement.UNSAID or (part.agreement is Agreement.AGREES) == equal, part.label
                 checked += 1
     assert checked >= 5
     labels = [p.label for p in walk(root)]
@@ -159,7 +159,7 @@ def test_an_entry_and_padding_end_the_tree_with_what_the_program_says(
     assert (place.wrong, place.position, place.element) == (wrong, match.finding.position, None)
     assert (place.claimed, place.computed) == (node, match.finding.contract_bits)
     root = bisection(match.log, 4)
-    labels = [p.label for p in walk(root) if p.said is Said.DIFFERS]
+    labels = [p.label for p in walk(root) if p.agreement is Agreement.DIFFERS]
     assert labels[-2:] == [named, f"the Program says 0x{match.finding.contract_bits.hex()}"]
     assert moves_of(entries(match.log), 4)[-1].call == ("proveAlias" if wrong is Wrong.ALIAS else "provePadding")
 
@@ -178,7 +178,7 @@ def test_a_list_with_something_behind_its_end_is_read_to_it() -> None:
     place = place_of(match.log)
     assert (place.t, place.wrong, place.position) == (None, Wrong.PADDING, 3)
     root = bisection(match.log, 3)
-    assert [p.label for p in walk(root) if p.said is Said.AGREES] == ["S_1 to S_2", "S_3"]
+    assert [p.label for p in walk(root) if p.agreement is Agreement.AGREES] == ["S_1 to S_2", "S_3"]
     assert root.deepest.label == f"the Program says 0x{bytes(32).hex()}"
     assert moves_of(entries(match.log), 3)[-1].call == "provePadding"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.base.durations import moment
 from lockstep.base.naming import short
-from lockstep.market.standing import standing_of
+from lockstep.market.snapshots import snapshot_of
 from lockstep.market.waiting import Waiting, waiting_of
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Digest
@@ -18,7 +18,7 @@ THREE: dict[str, Any] = {"slots": 3, "min_slots": 2, "rounds": 2}
 
 def waits(world: World, head_age: float = 0.0) -> Waiting:
     """Returns the waiting of a world's job, whose sentence has no bare wei and no whole id."""
-    found = waiting_of(standing_of(world.contracts, world.ledger(), world.job, head_age))
+    found = waiting_of(snapshot_of(world.contracts, world.ledger(), world.job, head_age))
     said = found.sentence()
     assert not re.search(r"\d{13}|[0-9a-f]{40}|None", said), said
     assert found.do in said

@@ -32,7 +32,7 @@ class Bench:
         self.boxes: list[Outbox] = []
         self.hot, self.cold, self.thief = (self.staking(name) for name in ("hot", "cold", "thief"))
         self.hot.outbox.send(self.contracts.token.mint(self.hot.key, WALLET), "mint")
-        self.hot.told(self.hot.stake(Wei(100)))
+        self.hot.reported(self.hot.stake(Wei(100)))
 
     def staking(self, name: str, operator: Address | None = None) -> StakingAccount:
         """The staking of a home, opened anew as a command does."""
@@ -59,8 +59,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_a_stolen_home_takes_nothing_and_the_owner_gets_all(bench: Bench) -> None:
     hot, cold, thief = bench.hot, bench.of(bench.cold), bench.of(bench.thief)
-    hot.told(hot.unstake(Wei(30)))
-    hot.told(hot.set_owner(cold.key))
+    hot.reported(hot.unstake(Wei(30)))
+    hot.reported(hot.set_owner(cold.key))
     assert hot.holdings().owner == cold.key
     wallet = bench.tokens(hot)
     for attempt in (
@@ -74,7 +74,7 @@ def test_a_stolen_home_takes_nothing_and_the_owner_gets_all(bench: Bench) -> Non
     bench.devnet.advance(Seconds(30 * 86_400))
     assert hot.withdraw().amount == 30
     assert (bench.tokens(hot), bench.tokens(cold)) == (wallet, 30), "what the stolen key pushes goes to the owner"
-    cold.told(cold.unstake(Wei(70)))
+    cold.reported(cold.unstake(Wei(70)))
     with pytest.raises(TryLater):
         cold.withdraw()
     bench.devnet.advance(Seconds(30 * 86_400))
@@ -91,14 +91,14 @@ def test_a_token_without_permits_is_approved_first(bench: Bench, monkeypatch: py
 
     monkeypatch.setattr(Token, "_own_domain", none)
     token._domain = None
-    bench.hot.told(bench.hot.stake(Wei(50)))
+    bench.hot.reported(bench.hot.stake(Wei(50)))
     assert (vault.free(bench.hot.key), token.allowance(bench.hot.key, vault.address)) == (150, 0)
     # Some tokens change no allowance that is not zero.
     bench.hot.outbox.send(token.approve(vault.address, Wei(7)), "an earlier one")
     labels = [call.data[-32:] for call in token.approvals(bench.hot.key, vault.address, Wei(5))]
     assert [int.from_bytes(each, "big") for each in labels] == [0, 5]
     for _ in range(2):
-        bench.hot.told(bench.hot.stake(Wei(5)))
+        bench.hot.reported(bench.hot.stake(Wei(5)))
     assert vault.free(bench.hot.key) == 160
     bench.hot.outbox.send(token.approve(vault.address, Wei(2**256 - 1)), "once for all")
     assert token.approvals(bench.hot.key, vault.address, Wei(5)) == ()
@@ -117,30 +117,30 @@ def test_a_domain_is_found_by_its_separator_and_a_permit_is_tried(
 
     monkeypatch.setattr(Token, "read", old)
     token._domain = None
-    bench.hot.told(bench.hot.stake(Wei(50)))
+    bench.hot.reported(bench.hot.stake(Wei(50)))
     assert bench.contracts.vault.free(bench.hot.key) == 150
     assert token._domain, "the separator proves it"
     assert "allowance" not in asked, "by a permit"
     monkeypatch.setattr(contracts_of, "_separator", lambda domain: bytes(32))
     token._domain = None
-    bench.hot.told(bench.hot.stake(Wei(50)))
+    bench.hot.reported(bench.hot.stake(Wei(50)))
     assert token._domain is False
     assert bench.contracts.vault.free(bench.hot.key) == 200, "by approve"
 
 
 def test_an_owner_is_asked_before_it_owns(bench: Bench) -> None:
     hot, cold, heir = bench.hot, bench.of(bench.cold), bench.of(bench.thief)
-    hot.told(hot.propose_owner(cold.key))
+    hot.reported(hot.propose_owner(cold.key))
     assert (hot.holdings().owner, hot.holdings().proposed_owner) == (None, cold.key)
-    hot.told(hot.unstake(Wei(1)))
-    cold.told(cold.accept_owner())
-    cold.told(cold.propose_owner(heir.key))
-    cold.told(cold.propose_owner(None))
+    hot.reported(hot.unstake(Wei(1)))
+    cold.reported(cold.accept_owner())
+    cold.reported(cold.propose_owner(heir.key))
+    cold.reported(cold.propose_owner(None))
     with pytest.raises(NotOwner, match="offered to nobody"):
         heir.accept_owner()
-    cold.told(cold.propose_owner(heir.key))
-    heir.told(heir.accept_owner())
-    heir.told(heir.set_delegate(cold.key))
+    cold.reported(cold.propose_owner(heir.key))
+    heir.reported(heir.accept_owner())
+    heir.reported(heir.set_delegate(cold.key))
     assert bench.contracts.vault.may_act(hot.key, cold.key)
     assert "owner     " in "\n".join(hot.holdings().lines())
     with pytest.raises(NotOwner, match="is owned by"):
@@ -152,15 +152,15 @@ def test_what_was_cut_off_is_told_and_not_sent_again(bench: Bench) -> None:
     hot.set_owner(cold.key)
     again = bench.staking("hot").set_owner(cold.key)
     assert again.completed, "killed before it said so"
-    bench.hot.told(again)
+    bench.hot.reported(again)
     with pytest.raises(NotOwner, match="has an owner already"):
         bench.hot.set_owner(cold.key)
     cold.unstake(Wei(40))
     later = bench.staking("cold", hot.key)
     done = later.unstake(Wei(40))
     assert (done.completed, done.amount, later.holdings().unbonding) == (True, 40, 40)
-    later.told(done)
-    later.told(later.unstake(Wei(5)))
+    later.reported(done)
+    later.reported(later.unstake(Wei(5)))
     assert later.holdings().unbonding == 45
     # What the cold key does for itself is another matter: nothing of it is pending.
     own = bench.staking("cold")

@@ -114,7 +114,7 @@ def test_what_is_at_stake_again_is_settled_anew() -> None:
 
 @pytest.mark.parametrize(("text", "told"), [("3", "3 blocks deep"), ("FINALIZED", "finalized")])
 def test_a_finality_as_people_read_it(text: str, told: str) -> None:
-    assert resolve(finality=text).finality_told == told
+    assert resolve(finality=text).finality_text == told
 
 
 def test_who_has_a_history_knows_nothing_of_it_until_the_first_look() -> None:

@@ -35,7 +35,7 @@ DRAWS = 16
 """
 
 
-class Told:
+class LieFile:
     """The claim with the lie, stored on disk, so that a restarted liar continues with the same lie."""
 
     def __init__(self, home: Path) -> None:
@@ -52,8 +52,8 @@ class Lies:
     """The lie about each job, created on first use; about a claim, at the first drawn place that shows in its
     result."""
 
-    def __init__(self, parts: WorkerParts, told: Told, name: str, seed: int) -> None:
-        self.told = told
+    def __init__(self, parts: WorkerParts, lie: LieFile, name: str, seed: int) -> None:
+        self.lie = lie
         self._party = parts.party
         self._name = name
         self._seed = seed
@@ -108,18 +108,18 @@ class LyingTraining(Training):
     def run_of(self, material: Material, taken: TrackedJob) -> ClaimRun | None:
         """Returns a claim's run as it was claimed: with the lie, if it is the lying claim."""
         honest = super().run_of(material, taken)
-        lies = honest is not None and material.claim == self._lies.told.claim
+        lies = honest is not None and material.claim == self._lies.lie.claim
         return self._lies.run(taken, honest, material.claim) if honest is not None and lies else honest
 
     def compute(self, taken: TrackedJob, run: ClaimRun, claim: ClaimId, attempt: int, check: Random | None) -> Trained:
         """One claim from a lying run: the first that the lie changes."""
-        if self._lies.told.claim not in (None, claim):
+        if self._lies.lie.claim not in (None, claim):
             return super().compute(taken, run, claim, attempt, check)
         lying = self._lies.run(taken, run, claim)
         # Its words are not those of the reference arithmetic; it knows.
         trained = super().compute(taken, lying, claim, attempt, None)
         if lying.lied:
-            self._lies.told.about(claim)
+            self._lies.lie.about(claim)
         return trained
 
 
@@ -133,8 +133,8 @@ class LyingCommitments(Commitments):
     def announce(self, taken: TrackedJob, r: RoundView, material: Material, now: Seconds) -> None:
         """Announces the claim to the coordinator, and then a different one for the same slot."""
         super().announce(taken, r, material, now)
-        if self._lies.about(taken).signs_twice and self._lies.told.claim in (None, material.claim):
-            self._lies.told.about(material.claim)
+        if self._lies.about(taken).signs_twice and self._lies.lie.claim in (None, material.claim):
+            self._lies.lie.about(material.claim)
             first, *others = material.roots
             super().announce(taken, r, replace(material, roots=(StateRoot(first[::-1]), *others)), now)
 
@@ -142,13 +142,13 @@ class LyingCommitments(Commitments):
 class SilentDefence(Defence):
     """Answers no challenge of the lying claim."""
 
-    def __init__(self, parts: WorkerParts, on_done: Callable[[], None], told: Told) -> None:
+    def __init__(self, parts: WorkerParts, on_done: Callable[[], None], lie: LieFile) -> None:
         super().__init__(parts, on_done)
-        self._told = told
+        self._lie = lie
 
     def answered(self, ledger: Ledger) -> dict[GameId, ClaimId]:
         """Returns the games about all other claims."""
-        return {game: claim for game, claim in super().answered(ledger).items() if claim != self._told.claim}
+        return {game: claim for game, claim in super().answered(ledger).items() if claim != self._lie.claim}
 
 
 def worker_of(name: str, seed: int) -> type[Worker]:
@@ -160,9 +160,9 @@ def worker_of(name: str, seed: int) -> type[Worker]:
         def handlers(self, sender: Sender[Action], on_done: Callable[[], None]) -> ActionHandlers:
             parts = self.parts
             require_devnet(parts.party.addresses.chain_id)
-            told = Told(parts.home)
-            lies, executor = Lies(parts, told, name, seed), ComputeExecutor("train", on_done)
-            defence = SilentDefence(parts, on_done, told) if name == "silent" else Defence(parts, on_done)
+            lie = LieFile(parts.home)
+            lies, executor = Lies(parts, lie, name, seed), ComputeExecutor("train", on_done)
+            defence = SilentDefence(parts, on_done, lie) if name == "silent" else Defence(parts, on_done)
             bases = Bases(parts.store, executor)
             training = LyingTraining(parts, executor, bases, defence, lies)
             return ActionHandlers(

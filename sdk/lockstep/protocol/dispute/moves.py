@@ -310,7 +310,7 @@ class Resolve(Answer):
 class GameEvent:
     """One log entry of a game; subclasses are frozen dataclasses."""
 
-    said: ClassVar[tuple[str, ...]] = ()
+    logged: ClassVar[tuple[str, ...]] = ()
     """Fields that the contract logs in addition to the game's state, which contains the others."""
 
     def __init_subclass__(cls) -> None:
@@ -318,7 +318,7 @@ class GameEvent:
 
 
 class Opened(GameEvent):
-    said = ("claim", "challenger", "defender", "nonce", "t")
+    logged = ("claim", "challenger", "defender", "nonce", "t")
     claim: ClaimId
     challenger: Address
     defender: Address
@@ -329,21 +329,21 @@ class Opened(GameEvent):
 class Argued(GameEvent):
     """The transition t is known from here on; `node` is the leaf of S_t in the trace."""
 
-    said = ("statement",)
+    logged = ("statement",)
     t: Step
     node: Digest
     statement: bytes
 
 
 class Defended(GameEvent):
-    said = ("state", "children")
+    logged = ("state", "children")
     graph: Digest
     state: StateRoot
     children: Proof
 
 
 class Revealed(GameEvent):
-    said = ("children",)
+    logged = ("children",)
     node: Digest
     children: Proof
 
@@ -355,14 +355,14 @@ class Picked(GameEvent):
 
 
 class TensorRevealed(GameEvent):
-    said = ("children",)
+    logged = ("children",)
     op: int
     tree: Digest
     children: Proof
 
 
 class LeafPosted(GameEvent):
-    said = ("data",)
+    logged = ("data",)
     data: bytes
 
 
@@ -376,7 +376,7 @@ class ElementPicked(GameEvent):
 
 
 class PartialsPosted(GameEvent):
-    said = ("words",)
+    logged = ("words",)
     words: bytes
 
 

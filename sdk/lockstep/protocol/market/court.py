@@ -280,5 +280,5 @@ def _log(d: Draft, id_: GameId, events: tuple[moves.GameEvent, ...]) -> None:
         if isinstance(event, moves.Convicted):
             d.emit("DisputeGame", "Convicted", id_, event.claim, event.finding)
         else:
-            said = (getattr(event, name) for name in event.said)
-            d.emit("DisputeGame", type(event).__name__, id_, d.games[id_].standing, *said)
+            fields = (getattr(event, name) for name in event.logged)
+            d.emit("DisputeGame", type(event).__name__, id_, d.games[id_].standing, *fields)

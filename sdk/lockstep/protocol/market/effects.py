@@ -25,7 +25,7 @@ class Effect:
     claims: Mapping[ClaimStatus, ClaimStatus] = field(default_factory=dict)
     """Status changes of the round's claims; a revealed claim is accepted if the round's mask names its slot."""
 
-    def said(self, args: Mapping[str, Any]) -> dict[str, Any]:
+    def stored(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments that the record stores."""
         return {name: args[name] for name in self.kept}
 

@@ -87,7 +87,7 @@ class Watch:
                     code="guard_refused.doppelganger",
                 )
 
-    def heard(self, ledger: Ledger, now: Seconds) -> bool:
+    def is_over(self, ledger: Ledger, now: Seconds) -> bool:
         """Returns True once the listening time is over; from then on the account may register and the home is
         trusted."""
         if self._until is None:
@@ -101,7 +101,7 @@ class Watch:
 
     def may_sign(self, ledger: Ledger, now: Seconds, block: int) -> bool:
         """Returns True if this home may join, commit, reveal and merge."""
-        if not self.heard(ledger, now):
+        if not self.is_over(ledger, now):
             return False
         if self._fence is None:
             return True

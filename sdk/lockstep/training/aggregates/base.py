@@ -32,7 +32,7 @@ class Aggregate(Protocol):
         """Returns the aggregate's registered name and its fields."""
 
 
-def heard(payloads: Sequence[Shards], mask: Tensor) -> list[list[Tensor]]:
+def accepted(payloads: Sequence[Shards], mask: Tensor) -> list[list[Tensor]]:
     """Returns the payloads, with zeros for those of mask 0 and for each element that no codec encodes, such as an
     infinity."""
     return [[torch.where((mask[k] > 0) & usable(x), x, 0.0) for x in payload] for k, payload in enumerate(payloads)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lockstep.protocol.errors import UsageError
-from lockstep.training.aggregates.base import heard, norms
+from lockstep.training.aggregates.base import accepted, norms
 from lockstep.training.codecs.base import Codec
 from lockstep.training.described import Described
 from lockstep.training.strategies.base import Shards
@@ -35,7 +35,7 @@ class Average(Described):
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """Zeros if there is none."""
         if self.clip:
-            clean = heard(payloads, mask)
+            clean = accepted(payloads, mask)
             lengths = norms(clean)
             middle = median_of(lengths, mask)
             scales = [torch.where(length > middle, middle / length, 1.0) for length in lengths]

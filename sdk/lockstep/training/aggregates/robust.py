@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.market.job_rules import MAX_SLOTS
-from lockstep.training.aggregates.base import heard, norms, weighted
+from lockstep.training.aggregates.base import accepted, norms, weighted
 from lockstep.training.aggregates.mean import preceding
 from lockstep.training.codecs.base import Codec
 from lockstep.training.codecs.topk import TopK
@@ -116,7 +116,7 @@ class Median(Described):
 def _between(payloads: Sequence[Shards], mask: Tensor, first: Tensor, end: Tensor) -> list[Tensor]:
     """The mean of each element's values number first .. end - 1 in ascending order; 0 of no payload."""
     taken = torch.clamp(end - first, min=1).to(torch.float32)
-    found, clean = [], heard(payloads, mask)
+    found, clean = [], accepted(payloads, mask)
     for k in range(len(payloads[0])):
         values = sorted_values([torch.where(mask[s] > 0, p[k], _FAR) for s, p in enumerate(clean)])
         parts = [torch.where((first <= i) & (i < end), value, 0.0) for i, value in enumerate(values)]
@@ -145,7 +145,7 @@ class Krum(Described):
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """Scores of absent payloads are larger than all others."""
-        clean = heard(payloads, mask)
+        clean = accepted(payloads, mask)
         slots, count = len(clean), mask.sum().to(torch.int32)
         neighbours = torch.clamp(count - self.wrong - 2, min=1)
         apart: dict[tuple[int, int], Tensor] = {}
@@ -185,7 +185,7 @@ class GeometricMedian(Described):
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """Combines the payloads by a fixed number of iterations."""
-        clean = heard(payloads, mask)
+        clean = accepted(payloads, mask)
         z = [torch.zeros_like(x) for x in clean[0]]
         for _ in range(self.iterations):
             far = norms([[x - c for x, c in zip(payload, z, strict=True)] for payload in clean])
@@ -217,7 +217,7 @@ class CentredClipping(Described):
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """Combines the payloads by a fixed number of iterations."""
-        clean = heard(payloads, mask)
+        clean = accepted(payloads, mask)
         count = torch.clamp(mask.sum(), min=1.0)
         v = [torch.zeros_like(x) for x in clean[0]]
         for _ in range(self.iterations):

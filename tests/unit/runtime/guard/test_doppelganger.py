@@ -170,6 +170,6 @@ def test_a_slot_that_somebody_joined_is_waited_for(world: World) -> None:
     watch.begin(world.ledger, Seconds(1000))
     for phase in (Phase.JOINING, Phase.TRAINING, Phase.REVEALING):
         world.phase = phase
-        assert not watch.heard(world.ledger, Seconds(5000)), phase
+        assert not watch.is_over(world.ledger, Seconds(5000)), phase
     world.phase = Phase.FREEZING
-    assert watch.heard(world.ledger, Seconds(5000)), "its time is over"
+    assert watch.is_over(world.ledger, Seconds(5000)), "its time is over"
