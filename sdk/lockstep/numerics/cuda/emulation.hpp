@@ -36,7 +36,7 @@ inline Position thread_index, block_index;
 
 constexpr unsigned kLanes = 32, kMostThreads = 1024;
 
-// The shared memory that a launch asks for. What lies beyond it is nowhere.
+// The shared memory that a launch requests. Accesses beyond it are errors.
 struct Pool {
     static constexpr Word kMostBytes = 227 << 10, kPoison = 0xffffffff;
     alignas(1024) unsigned char bytes[kMostBytes];

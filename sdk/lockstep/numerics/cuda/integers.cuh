@@ -555,7 +555,7 @@ LOCKSTEP_INLINE void multiply_codes(const Word* left, const Word* right, const W
     out += static_cast<int>(Product::batch(batch));
 
     const Warp<Product> warp;
-    // A warp none of whose outputs is there brings codes for the others.
+    // A warp without outputs loads codes for the others.
     const bool computes = (L::ROWS % P::SIDE == 0 || m0 + warp.row / P::HIGH * P::HIGH < L::ROWS) &&
                           (R::ROWS % P::SIDE == 0 || n0 + warp.column / P::WIDE * P::WIDE < R::ROWS);
     float chains[P::M][P::N][4] = {};

@@ -1,6 +1,6 @@
 // What the kernels of a Program are made of on a CUDA device: products, folds, random words, SHA-256.
 //
-// generate.py writes one kernel per form of op: a struct of constants and one call of what stands here. Offsets are words modulo
+// generate.py writes one kernel per form of op: a struct of constants and one call of a function in this file. Offsets are words modulo
 // 2^32: a view stays inside of its tensor, so the sums that index memory are below 2^31.
 //
 // Compile with -fmad=false -ftz=false -prec-div=true -prec-sqrt=true. emulation.hpp makes a C++ compiler read the same source.
@@ -532,7 +532,7 @@ LOCKSTEP_KERNEL(128) hash_leaves(const Word* __restrict__ data, Word* __restrict
 }
 LOCKSTEP_EXPORT(hash_leaves)
 
-// Thread i hashes nodes 2i and 2i + 1 of a level of `count`; `empty` stands where the last one has no sibling.
+// Thread i hashes nodes 2i and 2i + 1 of a level of `count`; `empty` replaces a missing last sibling.
 LOCKSTEP_KERNEL(128) hash_nodes(const Word* __restrict__ level, Word* __restrict__ out, const Word* __restrict__ empty, Word count) {
     const Word node = blockIdx.x * 128u + threadIdx.x;
     if (2u * node >= count) return;

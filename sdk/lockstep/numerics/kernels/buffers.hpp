@@ -40,7 +40,7 @@ inline Word* at_least(Buffer& buffer, Index words) {
     return buffer.data();
 }
 
-// One thread's: packed operands and whatever a kernel asks for.
+// Buffers of one thread: packed operands, and what a kernel requests.
 struct Workspace {
     Buffer scratch, packed;
 };

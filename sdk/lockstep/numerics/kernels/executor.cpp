@@ -181,7 +181,7 @@ private:
         });
     }
 
-    // Batch after batch, each thread its own: what is shared out lies as if the memory before it held the batches before.
+    // Each thread runs its own batches in turn; a shared buffer is offset as if the memory before it held the earlier batches.
     void compute(const BatchRun* found, const Descriptor&, Word*) {
         const BatchRun& run = *found;
         std::atomic<Index> next = 0;
@@ -383,7 +383,7 @@ Program asked_for(const Program& program, const std::vector<int>& ops) {
 
 Executor::Executor(Program program, std::vector<Table> consts, bool plain)
     : program_(std::move(program)), schedule_(make_schedule(program_, plain)), consts_(std::move(consts)) {
-    // A step's inputs are the last one's outputs: what it leaves lies where the state before them was.
+    // A step's inputs are the last step's outputs: its results replace the state before those.
     pool_ = std::make_shared<Pool>(result_words(program_, schedule_));
 }
 

@@ -93,7 +93,7 @@ private:
 
     Program program_;
     Schedule schedule_;
-    std::optional<Sweep> sweep_;  // planned when it is first asked for
+    std::optional<Sweep> sweep_;  // planned at its first use
     std::vector<Table> consts_;
     std::shared_ptr<Pool> pool_;
     std::mutex running_;  // the arena serves one run at a time

@@ -149,7 +149,7 @@ LOCKSTEP_INLINE float log(float x) {
     const float p = horner(LOG, f);
     const float tail = raw::fma(f * f, p, n * value(LN2_LO));
     Word r = word(raw::fma(n, value(LN2_HI), f + tail));
-    // On the bits: +infinity is itself, what lies above it or has the sign is NaN, and both zeros give -infinity.
+    // On the bits: +infinity gives itself, larger or negative patterns give NaN, and both zeros give -infinity.
     r = select(w == INFINITE, INFINITE, r);
     r = select(w > INFINITE, NOT_A_NUMBER, r);
     r = select((w & ~SIGN) == 0, NEGATIVE_INFINITE, r);

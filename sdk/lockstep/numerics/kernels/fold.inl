@@ -175,7 +175,7 @@ LOCKSTEP_INLINE Word joined(Word x, Word y) {
 template <FoldMode MODE>
 constexpr Word kIdentity = MODE == FoldMode::kMax ? f32::NEGATIVE_INFINITE : MODE == FoldMode::kMin ? f32::INFINITE : 0;
 
-// Keys joined lane by lane, and beside them the largest magnitude: above that of infinity lies a NaN.
+// Keys joined lane by lane, and the largest magnitude; one above infinity's is a NaN.
 template <FoldMode MODE>
 struct Extreme {
     Int key = keyed<MODE>(splat_int(static_cast<std::int32_t>(kIdentity<MODE>))), magnitude = splat_int(0);

@@ -62,7 +62,7 @@ struct LoopInstr {
 
 struct Loop {
     LoopPlan plan;
-    std::vector<std::size_t> members;  // ops, ascending; the loop runs where the last one stands
+    std::vector<std::size_t> members;  // ops, ascending; the loop runs in place of the last one
     std::vector<Source> sources;       // of the plan's operands
     std::vector<LoopInstr> instrs;
     std::vector<std::size_t> outputs;  // ops whose results are stored
@@ -71,7 +71,7 @@ struct Loop {
     const Kernels* isa = nullptr;      // whose instructions the function uses
 };
 
-// Whether code that was compiled for one computes the other: what a compiler is told of them is the same.
+// Returns true if code compiled for one computes the other: the compiler's input is the same.
 bool same_function(const Loop& one, const Loop& other);
 
 // Whether `function` gives the interpreter's bits on blocks of numbers of every kind: a compiler is trusted no further.

@@ -156,7 +156,7 @@ nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& de
         if (words > most) std::tie(most, dearest) = std::tuple(words, std::move(asked));
     }
     const Schedule one = make_schedule(asked_for(program, dearest));
-    // The arena of an ordinary step is there when a game begins, and has been given back when it asks for one op.
+    // The arena of an ordinary step exists when a game begins, and is freed before a single op is requested.
     const Index swept = std::max(make_sweep(program, schedule).words, schedule.arena_words);
     const Index arena = Buffer::bytes_of(schedule.arena_words), results = held(schedule);
     const Index shown = std::max(Buffer::bytes_of(swept), Buffer::bytes_of(one.arena_words) + held(one));

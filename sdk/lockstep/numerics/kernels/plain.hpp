@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// What a step depends on beside its state: the job's seed and where in the job it stands.
+// A step's inputs beside its state: the job's seed, and the step's round, slot and number.
 struct Context {
     std::array<std::uint8_t, 32> seed;
     Word words[3];  // round, slot, t

@@ -21,7 +21,7 @@ constexpr Index kBlock = 1024;        // elements that a map evaluates at a time
 
 struct MapOperand {
     Index strides[kMaxAxes];
-    bool iota;     // the value is offset + sum(stride x coordinate), not what lies there
+    bool iota;     // the value is offset + sum(stride x coordinate), not a word in memory
     bool uniform;  // one value for the whole op
     Word offset;   // of an iota
 };
@@ -70,7 +70,7 @@ public:
     }
     [[gnu::always_inline]] bool placed() const { return places_.row != nullptr; }
 
-    // What lies from a row and a term on: at[row * i + k * j], or at[places.row[i] + places.k_at[j]].
+    // Returns the operand from a row and a term on: at[row * i + k * j], or at[places.row[i] + places.k_at[j]].
     struct Part {
         const Word* at;
         Index row, k;

@@ -96,7 +96,7 @@ struct CodeTile {
     int columns;
 };
 
-// Adds one group's products to a tile's sums, which are nothing before the FIRST group; the LAST one's go where `out` says.
+// Adds one group's products to a tile's sums, which are zero before the FIRST group; the LAST group's are written to `out`.
 template <int ROWS, bool FIRST, bool LAST>
 void multiply_group(const CodeTile& t, const Word* strip, const Word* panel, Word* sums) {
     Int chain[ROWS][NV];

@@ -16,7 +16,7 @@ struct Keys {
 };
 
 // The four words of W blocks of Philox 4x32-10, whose first counters are c[0]. Lanes with even and odd numbers are apart, so that
-// a product of 64 bits has a place; what lies above a word there is nothing.
+// a product of 64 bits fits; the bits above a word are zero.
 LOCKSTEP_INLINE void philox(const Keys& keys, Int* c) {
     Int parts[2][4] = {{c[0]}, {odd_lanes(c[0])}};
     for (auto& part : parts)

@@ -1,4 +1,4 @@
-// Ops that share rows, run together a few rows at a time: what lies between them never is a whole tensor.
+// Ops that share rows, run together a few rows at a time, so that no intermediate is a whole tensor.
 //
 // A group's tensors are [batch, row, column], taken a tile of rows and columns at a time, or [batch, row]. Its members are products
 // that make tiles (producers), maps, folds along the columns, and products that use tiles up (consumers): by rows, out[row, :] = sum
@@ -15,8 +15,8 @@
 namespace lockstep {
 
 struct StripOperand {
-    Source source;             // where it lies in memory, or an iota
-    int member = -1;           // the member in whose buffer it lies instead
+    Source source;             // its place in memory, or an iota
+    int member = -1;           // the member whose buffer holds it instead
     std::vector<Index> batch, lead;  // strides; `lead` of the row axes but the innermost
     Index row = 0, column = 0;
     Index own = 0;  // along the axis that is the member's alone: k of a product, the columns of a result
@@ -48,7 +48,7 @@ struct StripMember {
     StripOperand out;  // in memory
 };
 
-// Rows [begin, begin + rows) of a batch, columns [0, live). What lies beyond is dead: a mask gives every column there the same
+// Rows [begin, begin + rows) of a batch, columns [0, live). The columns beyond are dead: a mask gives every column there the same
 // value in each row, whatever the products before the mask are.
 struct StripBlock {
     Index begin, rows, live;

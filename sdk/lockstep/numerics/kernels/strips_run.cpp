@@ -318,7 +318,7 @@ private:
         return true;
     }
 
-    // Where a result lies until it is whole if its own axis is not the innermost one.
+    // Holds a result until it is complete, if its own axis is not the innermost one.
     Word* aside(std::size_t m, const Block& here) const { return dead(group_.members.size() + 1, here) + aside_[m]; }
     static void spread(const Word* in, Index rows, Index columns, Word* out, Index row, Index column) {
         for (Index i = 0; i < rows; ++i)

@@ -14,7 +14,7 @@ namespace lockstep {
 
 constexpr Index kLeastWork = 1 << 14;  // words or terms below which a second thread costs more than it saves
 
-// Calls part(thread, threads) on up to `threads` threads at once; the second argument says how many there are.
+// Calls part(thread, threads) on up to `threads` threads at once; the second argument is their number.
 template <class Part>
 void on_threads(int threads, Part part) {
 #if defined(_OPENMP)

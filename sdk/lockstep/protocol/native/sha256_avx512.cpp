@@ -81,7 +81,7 @@ struct State {
         compress_loaded([&](std::size_t lane) { return _mm512_loadu_si512(first + lane * stride); });
     }
 
-    // The same blocks, of each the first byte replaced: what stands there is not read.
+    // The same blocks with the first byte of each replaced, which is not read.
     void compress_behind(std::uint8_t prefix, const std::uint8_t* first, std::size_t stride) {
         const __m512i before = _mm512_set1_epi8(static_cast<char>(prefix));
         compress_loaded([&](std::size_t lane) { return _mm512_mask_loadu_epi8(before, ~__mmask64{1}, first + lane * stride); });

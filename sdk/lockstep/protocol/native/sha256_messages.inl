@@ -3,7 +3,7 @@
 constexpr std::uint32_t kInitial[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                        0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 
-// prefix ‖ data, cut into blocks: the first one and the padded tail are copies, what lies between is read in place.
+// prefix ‖ data, cut into blocks: the first one and the padded tail are copies, the blocks between are read in place.
 struct Message {
     std::uint8_t first[64];
     std::uint8_t tail[128];

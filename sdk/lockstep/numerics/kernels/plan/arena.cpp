@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kFitted = 4096;  // the largest stays, whose places are chosen together
+constexpr std::size_t kFitted = 4096;  // number of the largest ranges, which are placed together
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Ranges of words in one buffer: as they are asked for, or all together where their times are known.
+// Allocates ranges of words in one buffer: one at a time, or all together if their lifetimes are known.
 #pragma once
 
 #include <map>

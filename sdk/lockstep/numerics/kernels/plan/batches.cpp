@@ -174,7 +174,7 @@ private:
         return reads;
     }
 
-    // A loop runs where its last member stands: one that is not whole is no part of the run, nor is what comes after its first member.
+    // A loop runs in place of its last member: an incomplete one is not part of the run, nor are steps after its first member.
     std::size_t without_cut_loops(std::size_t begin, std::size_t end) const {
         for (bool again = true; again;) {
             again = false;
@@ -216,7 +216,7 @@ private:
                 run.shares.push_back({output, 0, program_.at(output).elements / batches});
                 largest = std::max(largest, program_.at(output).elements / batches);
                 begins[at - begin].push_back(static_cast<int>(run.shares.size()) - 1);
-                // A map of a loop without code writes where it stands itself.
+                // A map of a loop without code writes in its own place.
                 ends[static_cast<std::size_t>(std::max(last_reader_[o], static_cast<int>(at))) - begin].push_back(run.shares.size() - 1);
             }
         }

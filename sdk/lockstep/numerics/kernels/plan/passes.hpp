@@ -58,7 +58,7 @@ struct Planner {
     Traffic traffic(int op) const;
     // How often the steps read each op's output.
     std::vector<int> count_reads() const;
-    // Where each step stands; a loop's steps read where its last member stands.
+    // Each step's position; a loop's steps read at the position of its last member.
     std::vector<std::size_t> positions() const;
     std::size_t reads_at(int op, const std::vector<std::size_t>& positions) const;
 };

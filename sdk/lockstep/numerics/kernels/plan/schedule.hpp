@@ -1,4 +1,4 @@
-// What runs, in which form and order, and where each result lies: what planning makes of a Program.
+// The result of planning: the steps, their forms and order, and each result's place in memory.
 #pragma once
 
 #include <memory>
@@ -59,7 +59,7 @@ struct QuantStep {
     std::vector<QuantOutput> outputs;
 };
 
-// A fold of something that is nowhere in memory; a gather, a random or a draw: the descriptor says it all.
+// A fold whose input is not in memory; a gather, a random or a draw: the descriptor suffices.
 struct PlainStep {};
 
 // An op that another one's step computes.
@@ -89,8 +89,8 @@ struct BatchRun {
 struct Recomputed {
     Program program;            // with copies of some ops, each before the first of the readers that take it in the op's place
     std::vector<int> original;  // one per op of it: the op that it is, or is a copy of
-    std::vector<int> op_of;     // one per original op: where it stands now
-    std::vector<int> copy_of;   // one per original op: where its copy stands, or -1
+    std::vector<int> op_of;     // one per original op: its position now
+    std::vector<int> copy_of;   // one per original op: its copy's position, or -1
 };
 
 struct Schedule {
@@ -109,14 +109,14 @@ struct Schedule {
     Index arena_words = 0;
     std::string plain;                // a reason why every op is run by itself; empty: the ops are fused
 
-    // Where an op of the original Program stands.
+    // Returns the position of an op of the original Program.
     std::size_t at(std::size_t original) const { return static_cast<std::size_t>(planned.op_of[original]); }
     std::size_t original(std::size_t op) const { return static_cast<std::size_t>(planned.original[op]); }
     // Whether the op is run by its own step.
     bool alone(std::size_t op) const { return std::holds_alternative<std::monostate>(fused[op]); }
 };
 
-// A schedule that holds (soundness.hpp): the fused one, or the plain one where that takes too much to plan, or is asked for.
+// A schedule that holds (soundness.hpp): the fused one, or the plain one if that takes too much to plan or is requested.
 Schedule make_schedule(const Program& original, bool plain = false);
 
 }  // namespace lockstep

@@ -251,7 +251,7 @@ private:
         }
     }
 
-    // The descriptor says it all, and was looked at when it was decoded.
+    // The descriptor suffices, and was checked when it was decoded.
     void add(Accesses& found, const PlainStep&, int op, Index, Index) const {
         for (const View& view : program_.at(op).views)
             if (view.tag != Tag::kIota) found.push_back({view.tag, view.index, Range(0)});
@@ -266,7 +266,7 @@ private:
     const Program& program_;
 };
 
-// Who lies where in a buffer, and what has been written over.
+// Tracks which op occupies which words of a buffer, and what was overwritten.
 class Memory {
 public:
     void write(int op, Index begin, Index words) {
@@ -354,7 +354,7 @@ private:
         if (!schedule_.kept[read] && !memory_.holds(access.index, schedule_.arena_offset[read])) fail(op, "reads what has been written over");
     }
 
-    // All batches at once, on any thread: what a run writes for others lies there from its first step on. The rest is a batch's own.
+    // All batches run at once, on any thread: outputs for other steps are live from the run's first step on; the rest is per batch.
     void take(const BatchRun& run) {
         std::map<int, const BatchRun::Share*> shares;
         for (const BatchRun::Share& share : run.shares) {
@@ -376,7 +376,7 @@ private:
             for (const Access& access : of(op))
                 if (access.writes && !shares.contains(access.index)) written_[static_cast<std::size_t>(access.index)] = true;
         }
-        // Batches are alike: each one's share lies as far behind the last one's.
+        // Batches are alike: their shares are equally spaced.
         for (const Index batch : std::set<Index>{0, 1, run.batches / 2, run.batches - 1}) {
             Memory memory;
             std::set<int> made;

@@ -2,7 +2,7 @@
 //
 // The planner has a dozen passes that move reads from one tensor to another one. What they leave is looked at once more, from the
 // plans alone: the operands of every step are computed before it, and nothing else has been written where they lie; each index that a
-// step forms, tables included, lies inside of its tensor. It is told by no pass what to expect.
+// step forms, tables included, lies inside of its tensor. It uses nothing that a pass has recorded.
 #pragma once
 
 #include <string>

@@ -29,7 +29,7 @@ public:
         m.kind = entry.kind;
         m.op = entry.op;
         m.tile = match_.role(entry.op) == Role::kTile;
-        if (m.tile && !stored(m.op)) m.buffer = 0;  // it has one: assign_buffers() says which
+        if (m.tile && !stored(m.op)) m.buffer = 0;  // it has one; assign_buffers() chooses which
         const auto out = [&](const Indices& strides) { return operand(View{Tag::kOp, m.op, 0, {}}, strides, false); };
         const auto in = [&](const View& view, const Indices& strides) { return operand(view, strides, true); };
         if (m.kind == MemberKind::kRowConsumer || m.kind == MemberKind::kColumnConsumer) {

@@ -14,7 +14,7 @@ namespace {
 // terms, lie in its operands as they are, so that it need not exist. This is how batch norm sums an image's channels.
 std::optional<PiecewiseSumStep> sum_in_pieces(const Descriptor& fold, const Descriptor& map, Budget& budget) {
     constexpr Index kLeastOutputs = 8;     // lanes beyond them do nothing
-    constexpr Index kMostTerms = 1 << 20;  // whose places are looked at
+    constexpr Index kMostTerms = 1 << 20;  // most terms whose places are examined
     const bool product = map.instrs.size() == 1 && static_cast<Op>(map.instrs[0].op) == Op::FMUL;
     if (!(is_copy(map) || product) || fold.elements < kLeastOutputs || fold.k % kPiece != 0 || fold.k > kMostTerms || map.elements != fold.elements * fold.k) return std::nullopt;
     PiecewiseSumStep step{};

@@ -113,7 +113,7 @@ private:
     Budget& budget_;
     std::vector<std::vector<std::size_t>> readers_;
     std::vector<std::size_t> last_;   // the op after which it goes
-    std::vector<std::size_t> until_;  // the last op for which it can be asked for
+    std::vector<std::size_t> until_;  // the last op that can request it
     std::vector<Index> stay_;         // -1: not in memory
     std::vector<Stay> stays_;         // one per run
     std::vector<int> pins_;
