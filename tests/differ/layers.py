@@ -13,6 +13,7 @@ from math import prod
 
 from lockstep.numerics.builder import Expression, ProgramBuilder, Quantised, Tensor, row_major
 from lockstep.protocol.programs.program import F32, I32, STOCHASTIC, Alias, Tag
+from lockstep.protocol.programs.rules import MAX_AXES
 from tests.differ.case import Case, filled, finished
 
 WORDS = 1 << 14
@@ -163,6 +164,8 @@ class Layers:
             columns[columns.index(max(columns))] //= 2
         own = [Axis(e, 0, "row", 100 + i) for i, e in enumerate(columns)]
         axes = [*shared, *own, *terms]
+        if len(axes) > MAX_AXES:
+            return
         self.rng.shuffle(axes)
         b = self.like([x.extent for x in axes])
         right = [replace(x, stride=s) for x, s in zip(axes, b.strides, strict=True)]
