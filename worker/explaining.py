@@ -239,7 +239,8 @@ def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
     if running is None and said.code in (notes.WORKING.code, "listening", "draining", "hours"):
         # It was killed before it could say anything.
         said = Note("killed", "the last worker of this home was killed: start it again; it goes on where it was")
-    coin = Holdings.of(account.contracts, account.address).coin
+    w3 = account.contracts.market.w3
+    coin = w3.eth.get_balance(w3.to_checksum_address(account.address))
     return running, replace(NO_GAS, next=Seconds(_now(account) + LOOK_SECONDS)) if coin == 0 else said
 
 
