@@ -268,15 +268,15 @@ def list_(
     """List every job of the market, the latest first, with its progress, pay and requester."""
     from lockstep.cli.why import titles_of
     from lockstep.requester.access import MarketAccess
-    from lockstep.requester.following import FollowedJob
+    from lockstep.requester.following import FollowedJob, statuses_of
 
     of = None if mine is None else address_of(mine, "--of")
     net = MarketAccess.at(flags.settings())
     jobs = [job for job in reversed(net.ledger().jobs.values()) if of is None or job.requester == of]
     handles = [FollowedJob(net, job.id) for job in jobs]
     rows = [
-        {**handle.status(), "title": title, "requester": job.requester}
-        for job, handle, title in zip(jobs, handles, titles_of(handles), strict=True)
+        {**status, "title": title, "requester": job.requester}
+        for job, status, title in zip(jobs, statuses_of(handles), titles_of(handles), strict=True)
     ]
     text = [
         f"{short(r['job'])}  {r['status']:<9}  round {r['settled']:>3} of {r['rounds']:<3}  "

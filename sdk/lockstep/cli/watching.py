@@ -27,7 +27,7 @@ def follow(handle: JobHandle, losses: bool, as_json: bool) -> None:
     if as_json:
         _stream(handle, losses)
         return
-    params = handle.net.contracts.market.params(handle.id)
+    params = handle.params
     progress = Progress(params.schedule.rounds, params.role.slots, windows_of(params))
     head, since = int(handle.net.w3.eth.get_block("latest")["timestamp"]), time.monotonic()
 

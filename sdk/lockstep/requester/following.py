@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
@@ -19,13 +20,22 @@ from lockstep.market.progress import Progress, windows_of
 from lockstep.market.snapshots import snapshot_of
 from lockstep.market.waiting import Waiting, waiting_of
 from lockstep.protocol.errors import LockstepError, StillRunning
+from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId
 from lockstep.requester.access import MarketAccess
 from lockstep.storage.containers import load_spec
 
 POLL_SECONDS = 0.5
+READERS = 8
+"""Jobs whose status is read at the same time."""
 SHOWN = 8
 """Events that a notebook shows."""
+
+
+def statuses_of(jobs: Sequence[FollowedJob]) -> list[dict[str, Any]]:
+    """Returns the status of each job, several at a time: a distant chain takes long for each answer."""
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(FollowedJob.status, jobs))
 
 
 class JobEvent(Event):
@@ -51,12 +61,17 @@ class FollowedJob:
         return self.id.hex()
 
     @cached_property
+    def params(self) -> JobParams:
+        """The job's parameters, which never change; read once."""
+        return self.net.contracts.market.params(self.id)
+
+    @cached_property
     def title(self) -> str:
         """The job's name for people, as its requester wrote it; empty without one.
 
         It lies in the storage, as the spec does. Raises the errors of reading the chain and the storage.
         """
-        return load_spec(self.net.contracts.market.params(self.id), self.net.store).title
+        return load_spec(self.params, self.net.store).title
 
     @cached_property
     def _title_or_none(self) -> str:
@@ -79,7 +94,7 @@ class FollowedJob:
 
     def status(self) -> dict[str, Any]:
         """{status, rounds, started, settled, failed, escrow, paid, refunded}; amounts are decimal strings."""
-        job, params = self.net.contracts.market.job(self.id), self.net.contracts.market.params(self.id)
+        job, params = self.net.contracts.market.job(self.id), self.params
         return {
             "job": self.name,
             "status": job.status.name.lower(),
@@ -159,7 +174,7 @@ class FollowedJob:
         return "\n".join([*lines, *(line.text for line in progress.lines(self._now()))])
 
     def _progress(self) -> Progress:
-        params = self.net.contracts.market.params(self.id)
+        params = self.params
         return Progress(params.schedule.rounds, params.role.slots, windows_of(params))
 
     def _now(self) -> int:

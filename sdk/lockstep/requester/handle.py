@@ -42,7 +42,7 @@ class JobHandle(FollowedJob):
     @cached_property
     def parts(self) -> Job:
         """The job's Programs, data and start, every root checked; fetched once."""
-        return load(self.id, self.net.contracts.market.params(self.id), self.net.store)
+        return load(self.id, self.params, self.net.store)
 
     def checkpoint(self) -> tuple[Checkpoint, dict[str, Any]]:
         """The latest merged checkpoint that stands, and where it came from; raises TryLater before the first merge."""
