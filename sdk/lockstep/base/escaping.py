@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 
 _COLOUR = r"\x1b\[[0-9;]{0,32}m"
-_CONTROL = re.compile(f"({_COLOUR})|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSEEN = r"\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+"""Characters that change the direction of writing, or are not shown; those that join letters stay."""
+_CONTROL = re.compile(rf"({_COLOUR})|[\x00-\x08\x0b-\x1f{_UNSEEN}\U000e0000-\U000e007f]")
 """Colours, or control characters and sequences: cursor, title, clipboard, direction of writing."""
-_ANY = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_ANY = re.compile(rf"[\x00-\x1f{_UNSEEN}\U000e0000-\U000e007f]")
 
 
 def legible(text: str) -> str:

@@ -74,7 +74,12 @@ def test_lines_stay_lines_where_a_text_has_several() -> None:
     assert indented("a\nb") == "a\n    b"
 
 
+def test_what_is_not_shown_is_spelled() -> None:
+    assert on_one_line("a\u200bb\u200e\u061c\ufeff\U000e0041") == r"a\u200bb\u200e\u061c\ufeff\U000e0041"
+    assert legible("in\xadvoice") == r"in\xadvoice"
+
+
 def test_letters_of_all_alphabets_stay() -> None:
-    text = "größe 重さ вес وزن 🙂"
+    text = "größe 重さ вес وزن 🙂 می\u200cخواهم 👩\u200d💻"
     assert on_one_line(text) == text
     assert json.loads(json.dumps(on_one_line("\ud800"))) == "\\ud800"
