@@ -7,7 +7,7 @@ index can be deleted at any time: `reindex` restores it from the chain.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -27,7 +27,7 @@ from lockstep.chain.crosscheck import CrossCheck
 from lockstep.chain.events import EventBatch, EventReader
 from lockstep.chain.plain import plain
 from lockstep.protocol.errors import DoctorError
-from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.jobs import JobParams, Merging, Pricing, Role
 from lockstep.protocol.types import JobId
 
 if TYPE_CHECKING:
@@ -168,9 +168,8 @@ def params_json(params: JobParams) -> dict[str, Any]:
     return plain
 
 
-_AMOUNTS = frozenset(
-    ("slot_price", "slot_stake", "price", "stake", "bond", "witness_fee", "witness_stake", "gas_price")
-)
+_AMOUNTS = frozenset(f.name for group in (Merging, Pricing, Role) for f in fields(group) if f.type == "Wei")
+"""Fields of JobParams in wei."""
 
 
 def _plain(value: Any, name: str = "") -> Any:
