@@ -6,12 +6,15 @@ Twin of contracts/libraries/Precommitted.sol.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import word
-from lockstep.protocol.market.state import Draft
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Address, Digest
+
+if TYPE_CHECKING:
+    from lockstep.protocol.market.state import Draft
 
 
 def digest_of(sender: Address, data: bytes) -> Digest:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import (
@@ -27,7 +28,6 @@ from lockstep.protocol.market import backing, prices, receipts, state_roots
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.ids import audit_id, claim_id
 from lockstep.protocol.market.job_rules import LEAVE_PARTS
-from lockstep.protocol.market.state import Reader
 from lockstep.protocol.reverts import overflow, revert
 from lockstep.protocol.types import (
     MERGE_SLOT,
@@ -41,6 +41,9 @@ from lockstep.protocol.types import (
     TensorRoot,
     Wei,
 )
+
+if TYPE_CHECKING:
+    from lockstep.protocol.market.state import Reader
 
 JUDGED = (ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED, ClaimStatus.MISSING)
 
