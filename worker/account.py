@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from lockstep.base.amounts import tokens
 from lockstep.base.durations import moment
 from lockstep.base.naming import short
 from lockstep.base.settings import Settings
-from lockstep.market.ledger import JobLedger, Ledger, RoundLedger, Watcher
+from lockstep.market.ledger import JobLedger, Ledger, RoundLedger, ledger_of
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId
@@ -62,25 +63,21 @@ def open_account(settings: Settings) -> Account:
     """Opens the account of a home and reads the ledger up to the latest block; it signs nothing, so it needs no
     password."""
 
-    from lockstep.chain import logcache
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.events import EventReader
     from lockstep.chain.keys import KEYSTORE, account_address
-    from lockstep.chain.logcache import LogCache
+    from lockstep.chain.logcache import FILE_NAME, LogCache, users_cache
     from lockstep.chain.rpc import connect
 
     address = account_address(settings.home_path / KEYSTORE)
     addresses = Addresses.load(settings.deployment)
     w3 = connect(settings.rpc, addresses.chain_id)
-    # The worker's own copy, if there is one: a command that reads makes no files.
-    copy = settings.home_path / logcache.FILE_NAME
-    cache = LogCache(copy, w3, addresses) if copy.exists() else None
-    watcher = Watcher(EventReader(w3, addresses, cache=cache))
-    watcher.poll()
-    if cache is not None:
-        cache.close()
-    return Account(address, watcher.ledger, Contracts.at(w3, addresses), settings.home_path)
+    # The worker's own copy if there is one, else the user's: a command that reads makes no files in a home.
+    copy = settings.home_path / FILE_NAME
+    with closing(LogCache(copy, w3, addresses)) if copy.exists() else users_cache(settings.rpc, w3, addresses) as cache:
+        ledger = ledger_of(EventReader(w3, addresses, cache=cache))
+    return Account(address, ledger, Contracts.at(w3, addresses), settings.home_path)
 
 
 def earnings_of(account: Account) -> dict[str, Any]:

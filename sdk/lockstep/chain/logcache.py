@@ -7,16 +7,20 @@ with a warning, and the logs are read again from the chain.
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
+from lockstep.base.settings import cache_directory
 from lockstep.chain.addresses import Addresses
+from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.types import Seconds
 
 if TYPE_CHECKING:
@@ -24,6 +28,12 @@ if TYPE_CHECKING:
 
 FILE_NAME = "logs.sqlite"
 VERSION = 1
+FOLDER = "logs"
+"""The folder of the user's cache with the logs that commands have read."""
+WORTH_BLOCKS = 4_000
+"""Length of a chain, in blocks since the deployment, from which a command keeps the logs that it has read."""
+KEPT_SECONDS = 30 * 86_400
+"""Time since a command last read a file of that folder, after which the file is deleted."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS covered (
@@ -221,9 +231,43 @@ class LogCache:
         )
         self.close()
         with suppress(OSError, sqlite3.Error):
-            for suffix in ("", "-wal", "-shm"):
-                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            _delete(self._path)
             self._connect()
+
+
+@contextmanager
+def users_cache(rpc: str, w3: Web3, addresses: Addresses) -> Iterator[LogCache | None]:
+    """Opens the user's copy of a deployment's logs, as the providers `rpc` tell them; a provider's copy serves no other
+    one.
+
+    None while the chain is short, or if the user's cache cannot be used.
+    """
+    cache = None
+    if w3.eth.block_number - addresses.block >= WORTH_BLOCKS:
+        with suppress(DoctorError):
+            folder = cache_directory() / FOLDER
+            name = hashlib.sha256(f"{rpc}:{addresses}".encode()).hexdigest()[:32]
+            cache = LogCache(folder / f"{name}.sqlite", w3, addresses)
+            _tidy(folder, f"{name}.sqlite")
+    try:
+        yield cache
+    finally:
+        if cache is not None:
+            cache.close()
+
+
+def _tidy(folder: Path, used: str) -> None:
+    """Marks a file as used now, and deletes those that no command has used for long."""
+    with suppress(OSError):
+        os.utime(folder / used)
+        for file in folder.glob("*.sqlite"):
+            if time.time() - file.stat().st_mtime > KEPT_SECONDS:
+                _delete(file)
+
+
+def _delete(file: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
 
 
 def _digest(before: bytes, logs: Iterable[RawLog]) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -13,6 +14,7 @@ from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import EventReader
 from lockstep.chain.keys import KEYSTORE, load_account
+from lockstep.chain.logcache import users_cache
 from lockstep.chain.rpc import connect
 from lockstep.market.ledger import Ledger, ledger_of
 from lockstep.protocol.errors import UsageError
@@ -41,12 +43,15 @@ class MarketAccess:
         max_tip_wei: int | None = None,
         finality: str = "latest",
         terms: str | None = None,
+        rpc: str = "",
     ) -> None:
         """`account`: the key, or what opens it once something is to be signed. Reading needs none.
 
         `max_fee_wei`, `max_tip_wei`: the bounds of `chain.outbox`. `finality`: as in the settings. `terms`: the preset
-        of a job's terms on this market; None: the default of descriptions.
+        of a job's terms on this market; None: the default of descriptions. `rpc`: the URLs of the chain's providers, by
+        which the user's cache keeps their logs; without them it keeps none.
         """
+        self._rpc = rpc
         self.terms = terms
         self.finality = finality
         self._bounds = (max_fee_wei, max_tip_wei)
@@ -71,7 +76,7 @@ class MarketAccess:
         key = account or (lambda: load_account(settings.home_path / KEYSTORE, settings.password()))
         return cls(
             w3, contracts, store, key, settings.home_path, settings.max_fee_wei, settings.max_tip_wei,
-            settings.finality, terms,
+            settings.finality, terms, settings.rpc,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -112,7 +117,18 @@ class MarketAccess:
 
     def ledger(self) -> Ledger:
         """Every job as the chain's events tell it by now."""
-        return ledger_of(EventReader(self.w3, self.contracts.addresses))
+        with self.reader() as reader:
+            return ledger_of(reader)
+
+    @contextmanager
+    def reader(self) -> Iterator[EventReader]:
+        """Opens a reader of the market's events; the user's cache keeps those of final blocks."""
+        addresses = self.contracts.addresses
+        if not self._rpc:
+            yield EventReader(self.w3, addresses)
+            return
+        with users_cache(self._rpc, self.w3, addresses) as cache:
+            yield EventReader(self.w3, addresses, cache=cache)
 
     def _make_home(self) -> None:
         try:

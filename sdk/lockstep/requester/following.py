@@ -183,11 +183,11 @@ class FollowedJob:
 
     def _so_far(self) -> Iterator[JobEvent]:
         """The job's events up to now."""
-        reader = EventReader(self.net.w3, self.net.contracts.addresses)
-        cursor = reader.start()
-        while (batch := reader.poll(cursor)).cursor != cursor:
-            cursor = batch.cursor
-            yield from (JobEvent(**vars(event)) for event in batch.events if event.args.get("job") == self.id)
+        with self.net.reader() as reader:
+            cursor = reader.start()
+            while (batch := reader.poll(cursor)).cursor != cursor:
+                cursor = batch.cursor
+                yield from (JobEvent(**vars(event)) for event in batch.events if event.args.get("job") == self.id)
 
     def _shown(self, poll_seconds: float) -> Iterator[JobEvent | None]:
         """The events, each shown in a notebook's cell."""
@@ -201,7 +201,10 @@ class FollowedJob:
 
     def _events(self, poll_seconds: float) -> Iterator[JobEvent | None]:
         """The job's events as they come, and None whenever there is no new one yet."""
-        reader = EventReader(self.net.w3, self.net.contracts.addresses)
+        with self.net.reader() as reader:
+            yield from self._read(reader, poll_seconds)
+
+    def _read(self, reader: EventReader, poll_seconds: float) -> Iterator[JobEvent | None]:
         cursor, done = reader.start(), None
         finality = FinalityTracker(partial(relied_block, self.net.w3, self.net.finality))
         while True:

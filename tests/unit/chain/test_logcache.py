@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from lockstep.chain import logcache
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import deploy
 from lockstep.chain.events import Event, EventReader
-from lockstep.chain.logcache import LogCache
+from lockstep.chain.logcache import LogCache, users_cache
 from lockstep.chain.rpc import connect
 from lockstep.market.ledger import Watcher
 from lockstep.protocol.types import Address, Wei
@@ -176,3 +178,56 @@ def test_two_processes_on_one_file_write_each_block_once(scene: Scene) -> None:
     with capture_logs() as said:
         assert scene.start() == scene.truth()
     assert said == []
+
+
+# -- the copy of a user's commands -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the user's copies, on a machine where ten blocks are many."""
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(logcache, "WORTH_BLOCKS", 10)
+    return tmp_path / "cache" / logcache.FOLDER
+
+
+def commanded(scene: Scene, rpc: str) -> tuple[list[Event], int]:
+    """What a command reads, and how many blocks it asks for."""
+    w3 = connect(scene.proxy.url)
+    scene.proxy.ranges.clear()
+    with users_cache(rpc, w3, scene.addresses) as cache:
+        return Watcher(EventReader(w3, scene.addresses, cache=cache)).poll(), sum(scene.proxy.ranges)
+
+
+def test_a_command_asks_for_no_final_block_again(scene: Scene, kept: Path) -> None:
+    found, first = commanded(scene, "here")
+    assert found == scene.truth()
+    again, second = commanded(scene, "here")
+    assert (again, second <= first - EMPTY + 3 * FINAL) == (found, True)
+    assert commanded(scene, "elsewhere") == (found, first), "what one provider has told is no other one's"
+    assert len(list(kept.glob("*.sqlite"))) == 2
+
+
+def test_a_short_chain_is_not_kept(scene: Scene, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logcache, "WORTH_BLOCKS", 10**6)
+    assert commanded(scene, "here")[0] == scene.truth()
+    assert not kept.exists()
+
+
+def test_a_cache_that_cannot_be_used_costs_a_command_nothing(scene: Scene, kept: Path) -> None:
+    kept.parent.mkdir(mode=0o755)
+    kept.parent.chmod(0o755)
+    assert commanded(scene, "here")[0] == scene.truth()
+    assert not kept.exists()
+
+
+def test_copies_that_nobody_reads_are_deleted(scene: Scene, kept: Path) -> None:
+    commanded(scene, "here")
+    (old,) = kept.glob("*.sqlite")
+    os.utime(old, (0, 0))
+    commanded(scene, "here")
+    assert old.stat().st_mtime > 0, "it is in use"
+    os.utime(old, (0, 0))
+    commanded(scene, "elsewhere")
+    assert not old.exists()
+    assert len(list(kept.glob("*.sqlite"))) == 1
