@@ -140,11 +140,11 @@ class Network(MarketAccess):
 
     def jobs(self) -> list[tuple[JobHandle, Address]]:
         """Every job of the market with its requester, the latest first."""
-        return [(JobHandle(self, known.id), known.requester) for known in reversed(self.ledger().jobs.values())]
+        return [(JobHandle(self, known.id), known.requester) for known in reversed(self.opened().jobs.values())]
 
     def find(self, text: str) -> JobHandle:
         """The job whose id begins with these hex digits, six at least; raises UsageError, NotFoundError."""
-        return JobHandle(self, self.ledger().job_named(text))
+        return JobHandle(self, self.opened().job_named(text))
 
     def job(self, job: JobId) -> JobHandle:
         """A job on chain; raises NotFoundError."""

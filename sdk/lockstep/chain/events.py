@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -157,12 +157,16 @@ class EventReader:
 
     def __init__(
         self, w3: Web3, addresses: Addresses, confirmations: int = 0, cache: LogCache | None = None,
-        check: CrossCheck | None = None,
+        check: CrossCheck | None = None, names: Collection[str] = (),
     ) -> None:  # fmt: skip
         """`cache` has a copy of final logs, which is read after a restart and extended as blocks become final.
 
-        `check` is a provider that must agree on every block and log.
+        `check` is a provider that must agree on every block and log. `names`: the events that are decoded, all if none
+        is named.
         """
+        self._topics = frozenset(
+            topic for c in LOGGING.values() for topic, abi in abi_events(c).items() if not names or abi["name"] in names
+        )
         self._w3 = w3
         self._check = check
         self._copy = None if cache is None else _Copy(cache, addresses.block)
@@ -306,7 +310,7 @@ class EventReader:
             if number not in times:
                 times[number] = self._time(number, entry)
             contract = self._names.get(entry["address"].lower())
-            if contract is None:
+            if contract is None or not entry["topics"] or bytes(entry["topics"][0]) not in self._topics:
                 continue
             # INVARIANT: no log ends the reader; what cannot be read is counted, logged once, skipped.
             try:

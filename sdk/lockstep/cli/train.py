@@ -272,7 +272,7 @@ def list_(
 
     of = None if mine is None else address_of(mine, "--of")
     net = MarketAccess.at(flags.settings())
-    jobs = [job for job in reversed(net.ledger().jobs.values()) if of is None or job.requester == of]
+    jobs = [job for job in reversed(net.opened().jobs.values()) if of is None or job.requester == of]
     handles = [FollowedJob(net, job.id) for job in jobs]
     rows = [
         {**status, "title": title, "requester": job.requester}
@@ -504,4 +504,4 @@ def _followed(job: str, flags: PartyFlags) -> FollowedJob:
 
     digits_of(job, "job", JOBS_SHOWN)
     net = MarketAccess.at(flags.settings())
-    return FollowedJob(net, net.ledger().job_named(job))
+    return FollowedJob(net, net.opened().job_named(job))

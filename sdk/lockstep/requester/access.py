@@ -120,15 +120,20 @@ class MarketAccess:
         with self.reader() as reader:
             return ledger_of(reader)
 
+    def opened(self) -> Ledger:
+        """Every job's id and requester alone, which takes a part of the time."""
+        with self.reader("JobCreated") as reader:
+            return ledger_of(reader)
+
     @contextmanager
-    def reader(self) -> Iterator[EventReader]:
-        """Opens a reader of the market's events; the user's cache keeps those of final blocks."""
+    def reader(self, *names: str) -> Iterator[EventReader]:
+        """Opens a reader of the market's events, all or those named; the user's cache keeps final blocks' logs."""
         addresses = self.contracts.addresses
         if not self._rpc:
-            yield EventReader(self.w3, addresses)
+            yield EventReader(self.w3, addresses, names=names)
             return
         with users_cache(self._rpc, self.w3, addresses) as cache:
-            yield EventReader(self.w3, addresses, cache=cache)
+            yield EventReader(self.w3, addresses, cache=cache, names=names)
 
     def _make_home(self) -> None:
         try:

@@ -223,6 +223,16 @@ def test_what_cannot_be_read_is_counted_logged_once_and_skipped() -> None:
     assert [line["block"] for line in said] == [8, 9], "each once, though it was read twice"
 
 
+def test_a_reader_decodes_the_events_that_are_named() -> None:
+    strange = {**revealed(b"", GOOD.encode(), block=8), "data": b"\1" * 40}
+    provider = Provider([revealed(b"", GOOD.encode(), block=7), strange], head=10)
+    reader = EventReader(provider.w3, ADDRESSES, names=("JobCreated",))
+    batch = reader.poll(reader.start())
+    assert (batch.events, batch.unreadable, batch.cursor.next_block) == ((), 0, 11)
+    reader = EventReader(provider.w3, ADDRESSES, names=("JobCreated", "Revealed"))
+    assert [event.block for event in reader.poll(reader.start()).events] == [7]
+
+
 def test_logs_of_other_contracts_are_passed_over() -> None:
     stranger = {**revealed(b"", b""), "address": "0x" + "99" * 20}
     assert read_all(Provider([stranger], head=10))[0] == []
