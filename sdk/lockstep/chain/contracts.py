@@ -857,14 +857,16 @@ class Contracts:
 
         Raises `ChainError` if there is no code where a contract should be, or another deployment's.
         """
-        _require_code(w3, addresses, ["market"])
+        for name in CONTRACTS:
+            address = getattr(addresses, name)
+            if not w3.eth.get_code(address):
+                raise ChainError(f"no contract at {address} ({name})", "check the addresses file and the RPC URL")
         market, game = Market(w3, addresses.market), GameContract(w3, addresses.game)
         validator, demands = Validator(w3, addresses.validator), Demands(w3, addresses.availability)
         # INVARIANT: the contracts are those that the market itself names; money goes to no other vault.
         names = ("token", "vault", "game", "validator", "availability", "witnesses")
         for contract, name in (*((market, name) for name in names), (game, "arbiter")):
             if _named(contract, name) != getattr(addresses, name).lower():
-                _require_code(w3, addresses, CONTRACTS)
                 raise ChainError(
                     f"the contract at {contract.address} refers to another {name} than the addresses file",
                     "the addresses file mixes two deployments: fetch it again",
@@ -896,13 +898,6 @@ class Contracts:
         """
         signer = signatures.recovered(digest, signature)
         return signer is not None and signer in (account, self.vault.delegate_of(account))
-
-
-def _require_code(w3: Web3, addresses: Addresses, names: Sequence[str]) -> None:
-    for name in names:
-        address = getattr(addresses, name)
-        if not w3.eth.get_code(address):
-            raise ChainError(f"no contract at {address} ({name})", "check the addresses file and the RPC URL")
 
 
 def _named(contract: Contract, name: str) -> str | None:
