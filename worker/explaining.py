@@ -260,8 +260,8 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Nex
         return None
     stored, phase, params = market.round(job.id, r.number), market.phase(job.id, r.number), market.params(job.id)
     if phase in UNDECIDED:
-        standing = RoundSnapshot(r.number, stored, phase, holders=r.holders)
-        found = of_round(JobSnapshot(job.id, params, market.job(job.id), (standing,), now), standing)
+        at = RoundSnapshot(r.number, stored, phase, holders=r.holders)
+        found = of_round(JobSnapshot(job.id, params, market.job(job.id), (at,), now), at)
         if found is None:
             return None
         # Of the turns that are left, the last one is the latest time of a merge.

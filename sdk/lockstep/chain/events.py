@@ -164,9 +164,7 @@ class EventReader:
         `check` is a provider that must agree on every block and log. `names`: the events that are decoded, all if none
         is named.
         """
-        self._topics = frozenset(
-            topic for c in LOGGING.values() for topic, abi in abi_events(c).items() if not names or abi["name"] in names
-        )
+        self._wanted = frozenset(names)
         self._w3 = w3
         self._check = check
         self._copy = None if cache is None else _Copy(cache, addresses.block)
@@ -310,7 +308,7 @@ class EventReader:
             if number not in times:
                 times[number] = self._time(number, entry)
             contract = self._names.get(entry["address"].lower())
-            if contract is None or not entry["topics"] or bytes(entry["topics"][0]) not in self._topics:
+            if contract is None or (self._wanted and _name_of(entry, contract) not in self._wanted):
                 continue
             # INVARIANT: no log ends the reader; what cannot be read is counted, logged once, skipped.
             try:
@@ -408,6 +406,16 @@ class _Copy:
         self._next = upto.number + 1
 
 
+def _abi_of(entry: Mapping[str, Any], contract: str) -> dict[str, Any] | None:
+    """Returns the ABI of a log's event; None if the contract has no such event."""
+    return abi_events(contract).get(bytes(entry["topics"][0])) if entry["topics"] else None
+
+
+def _name_of(entry: Mapping[str, Any], contract: str) -> str | None:
+    abi = _abi_of(entry, contract)
+    return None if abi is None else str(abi["name"])
+
+
 def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event | None:
     """Decodes a log of `contract`; returns None if its ABI has no such event.
 
@@ -415,7 +423,7 @@ def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event 
     if its bytes are not canonical; in other strings, invalid UTF-8 becomes replacement characters.
     """
     topics = [bytes(topic) for topic in entry["topics"]]
-    abi = abi_events(contract).get(topics[0]) if topics else None
+    abi = _abi_of(entry, contract)
     if abi is None:
         return None
     # eth_abi raises errors of its own, ValueError, OverflowError and more: none may escape

@@ -192,7 +192,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def commanded(scene: Scene, rpc: str) -> tuple[list[Event], int]:
-    """What a command reads, and how many blocks it asks for."""
+    """Returns the events that a command reads, and the number of blocks that it asks for."""
     w3 = connect(scene.proxy.url)
     scene.proxy.ranges.clear()
     with users_cache(rpc, w3, scene.addresses) as cache:
