@@ -43,8 +43,8 @@ from coordinator.schema import (
     Bytes32,
     ChainOut,
     ClaimAccepted,
+    ClaimDetailOut,
     ClaimIn,
-    ClaimToldOut,
     CurveOut,
     DisputeOut,
     EconomyOut,
@@ -164,7 +164,7 @@ def rounds(context: Ctx, job: Bytes32, limit: FewRounds = 20, cursor: str | None
 
 
 @public.get("/claims/{claim}", responses=ABSENT)
-def claim(request: Request, context: Ctx, claim: Bytes32) -> ClaimToldOut:
+def claim(request: Request, context: Ctx, claim: Bytes32) -> ClaimDetailOut:
     """One claim. Before its reveal is indexed, its CIDs are those that its worker announced."""
     return claim_views.claim(context, claim, context.published.url_of(request))
 

@@ -8,34 +8,36 @@ from sqlalchemy.orm import Session
 from coordinator import queries, views
 from coordinator.context import ApiContext
 from coordinator.disputes import role_of
-from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, MentionRow
-from coordinator.schema import ClaimToldOut, DisputeOut
+from coordinator.models import AnnouncementRow, ClaimRow, EventRow, GameRow, JobRow, MentionRow
+from coordinator.schema import ClaimDetailOut, DisputeOut
 from lockstep.protocol.types import MERGE_SLOT
 
 REVEALS = 64
 """The most events of a worker that are looked through for a reveal."""
 
 
-def claim(context: ApiContext, claim: str, url: str) -> ClaimToldOut:
+def claim(context: ApiContext, claim: str, url: str) -> ClaimDetailOut:
     """One claim: its steps, rows and seconds, and a sentence on what became of it."""
     plain = queries.claim(context.database, claim)
-    told = ClaimToldOut.model_validate(plain.model_dump())
+    detail = ClaimDetailOut.model_validate(plain.model_dump())
     with context.database.reading() as session:
         row, job = session.get_one(ClaimRow, claim), session.get_one(JobRow, plain.job)
         if plain.slot != MERGE_SLOT:
             described = context.descriptions.of(job)
-            told.steps = int(role_of(job).get("inner_steps", 0))
-            told.rows = None if described is None else told.steps * described.tokens_per_step
-            told.seconds = _seconds(session, row)
+            detail.steps = int(role_of(job).get("inner_steps", 0))
+            detail.rows = None if described is None else detail.steps * described.tokens_per_step
+            detail.seconds = _seconds(session, row)
+            announced = session.get(AnnouncementRow, claim)
+            detail.machine = (announced and announced.body.get("machine")) or None
         convicting = session.scalars(
             select(GameRow.id).where(GameRow.claim == claim, GameRow.verdict.in_(("fraud", "timeout")))
         ).first()
-    told.why = views.REASONS[views.reason_of(plain.state, plain.paid)]
+    detail.why = views.REASONS[views.reason_of(plain.state, plain.paid)]
     if plain.state == "convicted":
-        told.why = _convicted(None if convicting is None else views.dispute(context, convicting, url))
+        detail.why = _convicted(None if convicting is None else views.dispute(context, convicting, url))
     if plain.slot == MERGE_SLOT and plain.state in ("merged", "final"):
-        told.why = "it stands: the next rounds start from its weights"
-    return told
+        detail.why = "it stands: the next rounds start from its weights"
+    return detail
 
 
 def _seconds(session: Session, claim: ClaimRow) -> int | None:

@@ -6,8 +6,11 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from lockstep.market.signed import MACHINE_CHARACTERS
+
 Bytes32 = Annotated[str, StringConstraints(pattern="^0x[0-9a-f]{64}$")]
 Account = Annotated[str, StringConstraints(pattern="^0x[0-9a-fA-F]{40}$")]
+MachineText = Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e]*$", max_length=MACHINE_CHARACTERS)]
 CidText = Annotated[str, StringConstraints(pattern="^[a-z2-7]+$", min_length=8, max_length=128)]
 U32 = Annotated[int, Field(ge=0, lt=1 << 32)]
 Mask = Annotated[str, StringConstraints(pattern="^(0|[1-9][0-9]{0,77})$")]
@@ -77,7 +80,7 @@ class ClaimOut(_Out):
     time: int
 
 
-class ClaimToldOut(ClaimOut):
+class ClaimDetailOut(ClaimOut):
     """A claim with what its job, its round and its disputes say of it."""
 
     steps: int | None = None
@@ -86,6 +89,8 @@ class ClaimToldOut(ClaimOut):
     """Elements of the dataset behind them; null of a merge, and while the job's files cannot be had."""
     seconds: int | None = None
     """Chain seconds from the round's seed to the reveal; null before it."""
+    machine: str | None = None
+    """The processor or device that computed it, by the worker's own word; null if it named none."""
     why: str | None = None
     """One sentence on what became of it."""
 
@@ -210,6 +215,8 @@ class ClaimIn(SignedClaimBody):
 
     trace_cid: CidText
     payload_cid: CidText
+    machine: MachineText = ""
+    """The processor or device that computed it, by the worker's own word."""
 
 
 class SignedPage(BaseModel):

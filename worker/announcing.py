@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from lockstep.market.signed import MACHINE_CHARACTERS
 from lockstep.protocol.jobs import Body, Claim, Receipt
 from lockstep.protocol.market.ids import typed_data
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, StateRoot, TraceRoot
@@ -40,12 +41,15 @@ class ReceiptAnswer(Enum):
 class Announcer:
     """Sends claims and receipts to one coordinator; without a URL it sends nothing."""
 
-    def __init__(self, url: str, account: LocalAccount, node: NodeKey, chain_id: int, market: Address) -> None:
+    def __init__(
+        self, url: str, account: LocalAccount, node: NodeKey, chain_id: int, market: Address, machine: str = ""
+    ) -> None:
         self._url = url.rstrip("/")
         self._account = account
         self._node = node
         self._chain_id = chain_id
         self._market = market
+        self._machine = "".join(c for c in machine if c.isascii() and c.isprintable())[:MACHINE_CHARACTERS]
         self._thread = ThreadPoolExecutor(1, "announce")
         self._told: set[tuple[ClaimId, TraceRoot]] = set()
 
@@ -69,7 +73,8 @@ class Announcer:
         return self._post(RECEIPTS, fields, now)
 
     def body(self, material: Material, base: StateRoot, transitions: int) -> dict[str, object]:
-        """Returns the request body: the claim's fields, the staking key's EIP-712 signature over them, and the CIDs."""
+        """Returns the request body: the claim's fields, the staking key's EIP-712 signature over them, the CIDs,
+        and the machine's name."""
         claim = Claim(
             job=material.job, worker=Address(self._account.address), round=material.round, attempt=material.attempt,
             slot=material.slot, transitions=transitions,
@@ -84,6 +89,7 @@ class Announcer:
             "signature": "0x" + bytes(signature).hex(),
             "trace_cid": material.trace_cid,
             "payload_cid": material.payload_cid,
+            "machine": self._machine,
         }
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import Settings
 from lockstep.base.signals import ignore_stops
 from lockstep.cli import guard, health, retry, service, staking
-from lockstep.cli.device import on_device, tell
+from lockstep.cli.device import machine_name, on_device, tell
 from lockstep.cli.options import (
     AccountFlags,
     Commands,
@@ -82,7 +82,7 @@ def up(
     settings, chosen = on_device(settings)
     named = bool(settings.max_stake)
     settings = _with_limit(settings, as_json)
-    with assemble(settings) as parts, served("worker", settings, parts.address):
+    with assemble(settings, machine_name(settings, chosen)) as parts, served("worker", settings, parts.address):
         # Who has just typed the amount was told what it is at risk for.
         _agree_to_stake(parts, yes or as_json or not named)
         worker = Worker(parts, once=once, only=None if job is None else _job_named(parts, job))

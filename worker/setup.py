@@ -23,9 +23,9 @@ from worker.policy import Policy
 
 
 @contextmanager
-def assemble(settings: Settings) -> Iterator[WorkerParts]:
-    """Opens all resources of a worker and closes them at the end; raises UsageError, KeyStoreError, GuardRefused,
-    Unreachable, ChainError, DoctorError."""
+def assemble(settings: Settings, machine: str = "") -> Iterator[WorkerParts]:
+    """Opens all resources of a worker and closes them at the end; `machine` is the name that its claims are announced
+    with. Raises UsageError, KeyStoreError, GuardRefused, Unreachable, ChainError, DoctorError."""
     Policy.require(settings)
     home = settings.home_dir
     with ExitStack() as stack:
@@ -45,7 +45,7 @@ def assemble(settings: Settings) -> Iterator[WorkerParts]:
             Seconds(settings.listen_seconds),
         )  # fmt: skip
         announcer = Announcer(
-            settings.coordinator, party.account, node, party.addresses.chain_id, party.addresses.market
+            settings.coordinator, party.account, node, party.addresses.chain_id, party.addresses.market, machine
         )
         cache = stack.enter_context(closing(party.log_cache()))
         watcher = Watcher(EventReader(party.w3, party.addresses, cache=cache, check=party.check))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -54,6 +55,12 @@ def memory(root: Path = Path("/")) -> Memory:
     for limit, used in _limits(root):
         total, available = min(total, limit), min(available, max(0, limit - used))
     return Memory(total, min(total, available))
+
+
+def processor_name(root: Path = Path("/")) -> str:
+    """Returns the processor's name as the kernel reports it, or its architecture. `root` is the parent of /proc."""
+    found = re.search(r"^model name\s*:\s*(\S.*)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    return " ".join(found[1].split()) if found else platform.machine()
 
 
 @contextmanager

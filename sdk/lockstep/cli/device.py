@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lockstep.base.lines import event
+from lockstep.base.machine import processor_name
 
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings
@@ -19,6 +20,13 @@ def on_device(settings: Settings) -> tuple[Settings, Choice]:
 
     chosen = choose(settings.device)
     return replace(settings, device=chosen.device), chosen
+
+
+def machine_name(settings: Settings, chosen: Choice) -> str:
+    """Returns the name of what computes: the device, or the processor and the number of its threads."""
+    if chosen.device != "cpu":
+        return chosen.name
+    return f"{processor_name()}, {settings.threads} thread{'s' if settings.threads > 1 else ''}"
 
 
 def tell(chosen: Choice) -> None:

@@ -15,6 +15,8 @@ from lockstep.protocol.jobs import Body, Claim
 from lockstep.protocol.market.ids import claim_id, typed_data, typed_hash
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
 
+MACHINE_CHARACTERS = 80
+"""The longest name of a machine in an announcement."""
 _WORD, _COUNT = hexes(32), whole(0, U32)
 _CLAIM = table(
     {
@@ -24,7 +26,7 @@ _CLAIM = table(
 )
 _SIGNED = table(
     {"claim": _CLAIM, "worker": account, "signature": hexes(65)},
-    {"trace_cid": text(128), "payload_cid": text(128)},
+    {"trace_cid": text(128), "payload_cid": text(128), "machine": text(MACHINE_CHARACTERS)},
 )
 """Reader of an announcement; its fields besides the claim are not signed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import platform
 import re
 import sqlite3
 from contextlib import closing
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.base.files import write_atomically
-from lockstep.base.machine import Memory, is_full, memory, readable, room_on_disk
+from lockstep.base.machine import Memory, is_full, memory, processor_name, readable, room_on_disk
 from lockstep.protocol.errors import DoctorError, Unfit, Unreachable
 
 GIB = 1 << 30
@@ -58,6 +59,13 @@ def test_groups_of_the_first_version_count_and_their_unlimited_is_none(tmp_path:
     }
     groups = "5:devices:/\n4:cpu,memory:/job\n0::/\n"
     assert memory(machine(tmp_path, groups, files)) == Memory(4 * GIB, 3 * GIB)
+
+
+def test_a_processor_has_the_kernel_s_name_or_its_architecture(tmp_path: Path) -> None:
+    at = machine(tmp_path, "", {})
+    assert processor_name(at) == platform.machine()
+    (at / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: Example  Nine @ 2 GHz\nflags\t: avx2\n")
+    assert processor_name(at) == "Example Nine @ 2 GHz"
 
 
 def test_a_path_that_a_container_cannot_see_is_its_mounts_root(tmp_path: Path) -> None:

@@ -65,6 +65,18 @@ def test_a_claim_that_is_not_the_workers_is_422(api: Api, body: bytes) -> None:
     assert api.notified == []
 
 
+def test_a_claim_s_page_names_the_machine_that_its_worker_announced(api: Api) -> None:
+    page = f"/claims/{claim_row().id}"
+    assert 'id="machine"' not in api.client.get(page).text
+    body = json.loads(announcement()) | {"machine": "<b>Nine</b>, 2 threads"}
+    assert api.signed("POST", "/api/v1/claims", json.dumps(body).encode()).status_code == 202
+    assert api.client.get("/api/v1" + page).json()["machine"] == "<b>Nine</b>, 2 threads"
+    assert "Computed on &lt;b&gt;Nine&lt;/b&gt;, 2 threads, by its worker" in api.client.get(page).text
+    for wrong in (80 * "9" + "9", "Nine\n", "N\u00efne"):
+        answer = api.signed("POST", "/api/v1/claims", json.dumps(body | {"machine": wrong}).encode())
+        assert answer.status_code == 400, wrong
+
+
 def test_an_unknown_job_is_404(api: Api) -> None:
     answer = api.signed("POST", "/api/v1/claims", announcement(job="0x" + "00" * 32))
     assert answer.status_code == 404

@@ -10,6 +10,7 @@ import pytest
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 
+from lockstep.market.signed import MACHINE_CHARACTERS
 from lockstep.protocol import merkle
 from lockstep.protocol.jobs import Body, Claim, Receipt
 from lockstep.protocol.market.ids import typed_data
@@ -63,7 +64,7 @@ def coordinator() -> Iterator[Coordinator]:
 
 
 def announcer(url: str) -> Announcer:
-    return Announcer(url, STAKING, NODE, 31337, MARKET)
+    return Announcer(url, STAKING, NODE, 31337, MARKET, "Nine\u2122 \u001b[1m@ 2 GHz" + 99 * "!")
 
 
 def test_a_claim_is_announced_once_signed_by_node_and_staking_key(coordinator: Coordinator) -> None:
@@ -87,6 +88,7 @@ def test_a_claim_is_announced_once_signed_by_node_and_staking_key(coordinator: C
     signer = Account.recover_message(encode_typed_data(full_message=message), signature=said["signature"])
     assert signer == said["worker"] == STAKING.address
     assert said["claim"]["traceRoot"] == "0x" + MATERIAL.trace_root.hex()
+    assert said["machine"] == ("Nine [1m@ 2 GHz" + 99 * "!")[:MACHINE_CHARACTERS], "what the coordinator takes"
     assert (said["trace_cid"], said["payload_cid"]) == ("bafytrace", "bafypayload")
 
 
