@@ -119,13 +119,15 @@ def _of_account(session: Session, event: EventRow) -> None:
 @on(MARKET, "Paid")
 def _paid(session: Session, event: EventRow) -> None:
     args = event.args
-    claims = session.scalars(
-        select(ClaimRow)
-        .where(ClaimRow.job == args["job"], ClaimRow.round == args["round"], ClaimRow.slot == args["slot"])
-        .where(ClaimRow.worker == args["account"], ClaimRow.state.not_in(("convicted", "void")))
-        .order_by(ClaimRow.attempt.desc())
+    # The contract returns the claim's stake first, in the same transaction.
+    unlocked = (
+        select(EventRow.args)
+        .where(EventRow.tx == event.tx, EventRow.block == event.block, EventRow.log_index < event.log_index)
+        .where(EventRow.contract == VAULT, EventRow.name == "Unlocked")
+        .order_by(EventRow.log_index.desc())
     )
-    claim = claims.first()
+    released = session.scalars(unlocked.limit(1)).first()
+    claim = None if released is None else session.get(ClaimRow, released["key"])
     if claim is not None:
         claim.paid = added(claim.paid, args["amount"])
     _comes(session, args["account"], "merges" if args["slot"] == MERGE_SLOT else "slots", args["amount"])

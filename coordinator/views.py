@@ -66,8 +66,10 @@ REASONS = {
     "absent": "joined and did not reveal in time: the slot's price was burned",
     "excluded": "left out of the merge: unpaid; a payload that was demanded in vain costs the slot's price",
     "convicted": "a challenger proved the claim wrong: the stake was slashed",
-    "round_void": "the round failed before a seed was drawn, fell with a convicted merge, or was merged again: stakes "
-    "are returned",
+    "round_void": "the round failed before a seed was drawn, fell with a convicted merge or an invalid job, or was "
+    "merged again: the stake is returned, without pay",
+    "void_paid": "the round does not count, but its work is paid: from the stake that the convicted merge lost, or "
+    "from the deposit of the invalid job",
 }
 """Reason codes of claims, as `lockstep worker why` has them."""
 MERGED = case((ClaimRow.slot == MERGE_SLOT, 1), else_=0)
@@ -451,6 +453,8 @@ def reason_of(state: str, paid: str) -> str:
              "merged": "pending", "void": "round_void"}  # fmt: skip
     if state == "final":
         return "paid" if int(paid) else "excluded"
+    if state == "void" and int(paid):
+        return "void_paid"
     return known.get(state, state)
 
 

@@ -15,7 +15,7 @@ from lockstep.base.settings import Settings
 from lockstep.market.ledger import JobLedger, Ledger, RoundLedger, ledger_of
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.ids import claim_id
-from lockstep.protocol.types import MERGE_SLOT, Address, JobId
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
@@ -32,7 +32,10 @@ MEANINGS = {
     "convicted": "a challenger proved the claim wrong: the stake was slashed",
     "missing": "the payload was demanded and nobody posted it: unpaid, the slot's price is burned at the round's end",
     "round_failed": "the round failed before a seed was drawn: the stake is returned",
-    "round_void": "an earlier merge was convicted: this round does not count, the stake is returned",
+    "round_void": "an earlier merge was convicted: this round does not count; the stake is returned, without pay",
+    "void_paid": "the round does not count, but its work is paid: from the stake that the convicted merge lost, or "
+    "from the deposit of the invalid job",
+    "job_void": "the job was proven invalid before this claim earned anything: the stake is returned, without pay",
 }
 """Reason codes, as people are told."""
 
@@ -125,28 +128,27 @@ def reasons_of(account: Account) -> list[dict[str, Any]]:
 def _rounds(account: Account) -> list[tuple[dict[str, Any], bytes]]:
     """Returns (row, ClaimId) of every round of every attempt, ordered by number and attempt within a job."""
     rows = []
-    paid = frozenset((p.job, p.round, p.slot) for p in account.ledger.pays if p.account == account.address)
+    paid = frozenset(p.claim for p in account.ledger.pays)
     for job in account.ledger.jobs.values():
         for r in sorted(job.all_rounds(), key=lambda r: (r.number, r.attempt)):
             slot = next((s for s, (holder, _) in r.holders.items() if holder == account.address), None)
             code = reason_of(job, r, slot, paid)
+            claim = b"" if slot is None else claim_id(job.id, r.number, r.attempt, slot)
             row = {
                 "job": job.id.hex(), "round": r.number, "attempt": r.attempt, "slot": slot, "reason": code,
                 "means": MEANINGS[code],
             }  # fmt: skip
-            claim = claim_id(JobId(job.id), r.number, r.attempt, slot) if slot is not None else b""
             rows.append((row, claim))
     return rows
 
 
-def reason_of(job: JobLedger, r: RoundLedger, slot: int | None, paid: Collection[tuple[JobId, int, int]]) -> str:
-    """Returns the reason code of an account's slot in a round; `paid`: (job, round, slot) that earned it something."""
+def reason_of(job: JobLedger, r: RoundLedger, slot: int | None, paid: Collection[ClaimId]) -> str:
+    """Returns the reason code of an account's slot in a round; `paid`: the claims that earned something."""
     if slot is None:
         return "not_joined"
-    status = r.holders[slot][1]
+    status, earned = r.holders[slot][1], claim_id(job.id, r.number, r.attempt, slot) in paid
     if r.phase == Phase.VOID and status != ClaimStatus.CONVICTED:
-        return "round_void"
+        return "void_paid" if earned else "job_void" if job.void else "round_void"
     if status == ClaimStatus.FINAL:
-        unpaid = "missing" if slot in r.missing else "excluded"
-        return "paid" if (job.id, r.number, slot) in paid else unpaid
+        return "paid" if earned else "missing" if slot in r.missing else "excluded"
     return _OF_STATUS[status]

@@ -58,6 +58,8 @@ HINTS = {
     "convicted": "stop this machine and run `lockstep doctor`: it computed wrong bits, or was silent in a dispute",
     "round_failed": "nothing has to be done: too few of the others were in time",
     "round_void": "nothing has to be done: the round is done again",
+    "void_paid": "nothing has to be done",
+    "job_void": "nothing has to be done: the job is over",
 }
 DEFAULT = "the worker's log says more; `lockstep doctor` tests this machine"
 

@@ -35,7 +35,7 @@ class Dealings:
 def dealings(ledger: Ledger, requester: Address, me: Address) -> Dealings:
     """Returns an account's rounds with a requester, in all of its jobs; unpaid are those whose merge excluded its
     payload."""
-    paid = frozenset((p.job, p.round, p.slot) for p in ledger.pays if p.account == me)
+    paid = frozenset(p.claim for p in ledger.pays)
     found = [
         reason_of(job, r, slot, paid)
         for job in ledger.jobs.values()

@@ -17,7 +17,7 @@ from lockstep.base.naming import CLAIMS_SHOWN, JOBS_SHOWN, identified
 from lockstep.execution.rounds import Payload, RoundRecord
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Verdict
-from lockstep.protocol.jobs import NEVER, Body, ClaimStatus, Phase, Round
+from lockstep.protocol.jobs import NEVER, NO_CLAIM, Body, ClaimStatus, Phase, Round
 from lockstep.protocol.market import events
 from lockstep.protocol.market.effects import EFFECTS, Effect
 from lockstep.protocol.market.ids import claim_id
@@ -200,6 +200,8 @@ class JobLedger:
     audits: dict[AuditId, AuditLedger] = field(default_factory=dict)
     attempt: int = 0
     done: bool = False
+    void: bool = False
+    """True if it was proven invalid."""
     last: Seconds = NEVER
     """The chain time of the market's latest event about it."""
 
@@ -293,6 +295,7 @@ class GameRecord:
 class Pay:
     """The payment that a claim earned."""
 
+    claim: ClaimId
     job: JobId
     round: int
     slot: int
@@ -344,6 +347,8 @@ class Ledger:
     """Accounts that have ever had a stake locked."""
     places: dict[ClaimId, tuple[JobId, int]] = field(default_factory=dict)
     """Job and round of every claim behind which stake was ever locked."""
+    unlocked: ClaimId = NO_CLAIM
+    """The key of the lock that was released last."""
 
     def apply(self, event: Event) -> None:
         """Applies one event; an event that the ledger does not use changes nothing."""
@@ -429,6 +434,7 @@ def _of_vault(ledger: Ledger, e: events.Logged, _: Event) -> None:
             ledger.locks.pop(e.key, None)
         case events.Unlocked() | events.BondTaken():
             ledger.locks.pop(e.key, None)
+            ledger.unlocked = ClaimId(e.key)
 
 
 def _of_market(ledger: Ledger, e: Any, at: Event) -> None:
@@ -438,13 +444,16 @@ def _of_market(ledger: Ledger, e: Any, at: Event) -> None:
         case events.JobDone():
             ledger.jobs[e.job].done = True
         case events.Paid():
-            ledger.pays.append(Pay(e.job, e.round, e.slot, e.account, e.amount, at.time))
+            # The contract returns the stake first, in the same transaction.
+            ledger.pays.append(Pay(ledger.unlocked, e.job, e.round, e.slot, e.account, e.amount, at.time))
         case events.RoundStarted():
             job = ledger.jobs[e.job]
             if e.round in job.rounds:
                 job.past.append(job.rounds[e.round])
             job.rounds[e.round] = RoundLedger(e.round, **EFFECTS[type(e)].stored(vars(e)))
-        case events.JobCancelled() | events.JobVoid():
+        case events.JobVoid():
+            ledger.jobs[e.job].void = True
+        case events.JobCancelled():
             pass
         case _:
             _of_round(ledger, ledger.jobs[e.job], e, at)

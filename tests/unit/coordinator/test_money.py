@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import select
 
 from coordinator.db import Database
-from coordinator.models import AccountFlowRow, FlowRow, GameRow, JobRow, RoleRow
+from coordinator.models import AccountFlowRow, ClaimRow, FlowRow, GameRow, JobRow, RoleRow
 from coordinator.money import COMES, money_of
 from coordinator.roles import ANY
+from coordinator.views import reason_of
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.types import MERGE_SLOT
 from tests.rules.scenes import preimage
@@ -45,6 +46,8 @@ def test_money_is_what_the_contracts_keep(database: Database, seed: int) -> None
             assert all(amount >= 0 for amount in money.values()), (account, money)
             if account != BURN:
                 credited += sum(money[kind] for kind in COMES)
+            of_claims = session.scalars(select(ClaimRow.paid).where(ClaimRow.worker == account))
+            assert sum(map(int, of_claims)) == money["slots"] + money["merges"], "each payment is of a claim"
         known = {row.account for row in session.scalars(select(RoleRow).where(RoleRow.role == ANY))}
         roles = {row.role for row in session.scalars(select(RoleRow))}
         for game in session.scalars(select(GameRow)):
@@ -54,6 +57,20 @@ def test_money_is_what_the_contracts_keep(database: Database, seed: int) -> None
     withdrawn = sum(int(row.args["amount"]) for row in told if row.name == "Withdrawn" and row.args["account"] != BURN)
     left = sum(amount for account, amount in state.credits.items() if account != BURN)
     assert credited == withdrawn + left, "all that came to accounts is named by its kind"
+
+
+def test_a_claim_of_an_invalid_job_shows_what_the_deposit_paid_for_it(database: Database) -> None:
+    w = begun().create(PARAMS)
+    w.to_merged()
+    w.do("validator", "market.onInvalid", w.job, ACCOUNTS["verifier"])
+    w.do("anyone", "market.release", w.job, 0)
+    assert take(database, events(w), w.block.number) == 0
+    with database.reading() as session:
+        claims = session.scalars(select(ClaimRow)).all()
+    assert {(claim.state, claim.paid) for claim in claims if claim.slot != MERGE_SLOT} == {
+        ("void", str(PARAMS.role.slot_price))
+    }
+    assert {reason_of(claim.state, claim.paid) for claim in claims} == {"void_paid"}
 
 
 def test_fees_of_witnesses_whose_round_falls_with_a_merge_are_escrow_again(database: Database) -> None:

@@ -1,5 +1,7 @@
 """Reason codes: every round that did not pay says why; sums agree with the events."""
 
+import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,12 @@ def revealed(slot: int, worker: Address, attempt: int = 0) -> list[Event]:
     ]  # fmt: skip
 
 
+def paid(slot: int, account: Address, amount: int) -> list[Event]:
+    """A claim's stake comes back, then its pay."""
+    unlocked = {"key": claim_id(JOB, 0, 0, slot), "account": account, "amount": 100}
+    return [event("StakeVault", "Unlocked", unlocked), market("Paid", slot=slot, account=account, amount=amount)]
+
+
 CREATED = event(
     "JobMarket",
     "JobCreated",
@@ -53,7 +61,8 @@ CREATED = event(
 SEALED = market("Sealed", seed=b"\x01" * 32)
 BOTH = [*started(), SEALED, *revealed(0, ME), *revealed(1, OTHER)]
 FROZEN = market("Frozen", merge_in=bytes(32), mask=0b11)
-PAID = market("Paid", slot=0, account=ME, amount=10)
+PAID = paid(0, ME, 10)
+VOID = event("JobMarket", "JobVoid", {"job": JOB, "prover": OTHER})
 CONVICTED = market("Convicted", claim=claim_id(JOB, 0, 0, 0), slot=0, worker=ME, challenger=OTHER)
 SLASHED = event(
     "StakeVault", "Slashed",
@@ -78,16 +87,19 @@ def account(*events: Event) -> Account:
         ("training", [*started(), SEALED]),
         ("pending", BOTH),
         ("pending", [*BOTH, FROZEN]),
-        ("paid", [*BOTH, FROZEN, market("RoundFinal"), PAID]),
+        ("paid", [*BOTH, FROZEN, market("RoundFinal"), *PAID]),
         ("excluded", [*BOTH, market("Frozen", merge_in=bytes(32), mask=0b10)]),
         ("excluded", [*BOTH, market("Frozen", merge_in=bytes(32), mask=0b10), market("RoundFinal")]),
         ("absent", [*started(), SEALED, *revealed(1, OTHER), market("Frozen", merge_in=bytes(32), mask=0b10)]),
         ("convicted", [*BOTH, FROZEN, CONVICTED]),
         ("convicted", [*BOTH, FROZEN, CONVICTED, market("RoundVoid", attempt=0)]),
         ("pending", [*BOTH, FROZEN, market("RoundFailed")]),
-        ("paid", [*BOTH, FROZEN, market("RoundFailed"), market("RoundFinal"), PAID]),
+        ("paid", [*BOTH, FROZEN, market("RoundFailed"), market("RoundFinal"), *PAID]),
         ("round_failed", [*started(), market("RoundFailed")]),
         ("round_void", [*BOTH, FROZEN, market("RoundVoid", attempt=0)]),
+        ("void_paid", [*BOTH, FROZEN, market("RoundVoid", attempt=0), *PAID]),
+        ("void_paid", [*BOTH, FROZEN, VOID, market("RoundVoid", attempt=0), *PAID]),
+        ("job_void", [*BOTH, FROZEN, VOID, market("RoundVoid", attempt=0)]),
         ("not_joined", [market("RoundStarted", attempt=0, base=bytes(32), outer=bytes(32))]),
     ],
 )
@@ -95,6 +107,11 @@ def test_each_round_has_the_reason_that_its_events_give(reason: str, events: lis
     rows = reasons_of(account(*events))
     assert [r["reason"] for r in rows] == [reason]
     assert rows[0]["means"] == MEANINGS[reason]
+
+
+def test_the_schemas_hold_every_reason() -> None:
+    common = json.loads(resources.files("lockstep").joinpath("schemas/common.json").read_text())
+    assert common["$defs"]["reason"]["enum"] == [*MEANINGS]
 
 
 @pytest.mark.parametrize(
@@ -105,9 +122,9 @@ def test_each_round_has_the_reason_that_its_events_give(reason: str, events: lis
         ([*started(), SEALED, *revealed(1, OTHER), market("RoundFailed")], 0, 0),
         (BOTH, 0, 0),
         ([*BOTH, FROZEN, market("RoundFailed")], 0, 0),
-        ([*BOTH, FROZEN, market("RoundFailed"), market("RoundFinal"), PAID], 1, 0),
+        ([*BOTH, FROZEN, market("RoundFailed"), market("RoundFinal"), *PAID], 1, 0),
         ([*BOTH, market("Frozen", merge_in=bytes(32), mask=0b10), market("RoundFinal")], 0, 1),
-        ([*BOTH, FROZEN, market("RoundFinal"), PAID], 1, 0),
+        ([*BOTH, FROZEN, market("RoundFinal"), *PAID], 1, 0),
         ([*BOTH, FROZEN, CONVICTED, market("RoundFailed")], 0, 0),
         ([*BOTH, FROZEN, market("RoundVoid", attempt=0)], 0, 0),
     ],
@@ -127,9 +144,9 @@ def test_a_round_started_again_has_a_row_for_each_attempt() -> None:
 
 
 def test_earnings_are_payments_and_slashes_of_this_account() -> None:
-    merge = market("Paid", slot=MERGE_SLOT, account=ME, amount=5)
-    others = market("Paid", slot=1, account=OTHER, amount=10)
-    earned = earnings_of(account(*BOTH, FROZEN, market("RoundFinal"), PAID, merge, others))
+    merge = paid(MERGE_SLOT, ME, 5)
+    others = paid(1, OTHER, 10)
+    earned = earnings_of(account(*BOTH, FROZEN, market("RoundFinal"), *PAID, *merge, *others))
     assert (earned["earned"], earned["slashed"]) == ("15", "0")
     assert [p["slot"] for p in earned["paid"]] == [0, "merge"]
     lost = earnings_of(account(*BOTH, FROZEN, CONVICTED, SLASHED))
