@@ -17,6 +17,7 @@ from lockstep.base.naming import nearest
 from lockstep.chain.events import event_names
 from lockstep.protocol.errors import NotFoundError, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
+from lockstep.protocol.market.events import AMOUNTS
 
 EVENT_BYTES = 4096
 """The most bytes of an event's arguments that are sent; longer ones, such as a leaf, are on chain."""
@@ -26,8 +27,6 @@ FOUND = 20
 """The most things of one kind that a search returns."""
 DIGITS = re.compile("[0-9a-f]+")
 BEFORE = re.compile("([0-9]{1,18})-([0-9]{1,9})")
-MAIN_AMOUNTS = ("amount", "escrow", "refunded")
-"""The arguments that hold an event's amount: the first that it has."""
 PAGES = {"run": "runs", "claim": "claims", "dispute": "disputes", "account": "accounts", "transaction": "transactions"}
 
 
@@ -111,7 +110,8 @@ def _beginning(session: Session, column: Any, digits: str) -> list[str]:
 
 def event_of(row: EventRow) -> EventOut:
     """Returns an event in the form of the stream and the chain's page."""
-    amount = next((row.args[name] for name in MAIN_AMOUNTS if name in row.args), None)
+    amounts = AMOUNTS.get((row.contract, row.name), ())
+    amount = row.args.get(amounts[0]) if amounts else None
     return EventOut(
         id=str(position_of(row)), block=row.block, index=row.log_index, time=row.time, contract=row.contract,
         name=row.name, job=row.job, game=row.game, tx=row.tx, args=_cut(row.args),

@@ -42,6 +42,7 @@ from lockstep.base.amounts import market_currency, tokens
 from lockstep.base.naming import short
 from lockstep.chain.events import event_names
 from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.protocol.market.events import AMOUNTS
 from lockstep.protocol.types import MERGE_SLOT
 
 POLICY = (
@@ -77,11 +78,6 @@ LOSS_IS = (
 )
 """The one definition of the loss on every page (lockstep.execution.losses)."""
 Axis = Literal["step", "tokens", "time", "cost"]
-AMOUNT_ARGUMENTS = frozenset(
-    ("amount", "escrow", "deposit", "refunded", "returned", "paid", "burned", "owed", "to_challenger", "to_requester",
-     "to_defender")
-)  # fmt: skip
-"""The arguments of events that are amounts of the token."""
 Before = Annotated[str | None, Query(max_length=64)]
 Runs = Annotated[list[Bytes32], Query(min_length=1, max_length=6)]
 Cursor = Annotated[str | None, Query(max_length=queries.CURSOR_CHARACTERS)]
@@ -245,7 +241,7 @@ def chain(
 def transaction(request: Request, context: Ctx, tx: Bytes32) -> Response:
     """One transaction: its events with all that they say."""
     found = chain_views.transaction(context, tx)
-    return _page(request, context, "transaction.html", found=found, amounts=AMOUNT_ARGUMENTS)
+    return _page(request, context, "transaction.html", found=found, amounts=AMOUNTS)
 
 
 @router.get("/search")

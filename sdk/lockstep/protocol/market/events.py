@@ -6,7 +6,8 @@ and end a game. A test compares the fields with the ABI.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import ClassVar, dataclass_transform
 
 from lockstep.protocol.dispute.moves import GameState
@@ -536,3 +537,10 @@ class Invalid(Logged, contract="Validator"):
     subject: int
     program: int
     index: int
+
+
+AMOUNTS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    key: tuple(field.name for field in fields(kind) if field.type == "Wei")  # type: ignore[arg-type]
+    for key, kind in EVENTS.items()
+}
+"""By (contract, event): the fields that are amounts of the token, in the ABI's order."""
