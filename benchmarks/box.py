@@ -80,7 +80,7 @@ def _ticks(process: int) -> int:
 def cost(name: str, threads: int, runs: int, steps: int) -> BoxCost:
     """One model, here and in a box."""
     case = MODELS[name]
-    program = build_programs(case.model, case.loss, diloco.Spec(), batch=case.batch, rounds=6, slots=3).step
+    program = build_programs(case.model, case.loss, diloco.DiLoCo(), batch=case.batch, rounds=6, slots=3).step
     here = Training(program, case.most, threads)
     with boxed(program, threads) as (box, executable, own):
         there = Training(program, case.most, threads)

@@ -37,7 +37,7 @@ SLOTS, ROUNDS, SEEDS = 3, 6, 3
 class CarriedRounds:
     """A job's rounds in one process, one of the two ways."""
 
-    def __init__(self, spec: diloco.Spec, rounds: int, slots: int) -> None:
+    def __init__(self, spec: diloco.DiLoCo, rounds: int, slots: int) -> None:
         """Traces and compiles the Programs."""
         programs = build_programs(GPT(MODEL), next_token_loss, spec, batch=BATCH, rounds=rounds, slots=slots)
         self._step, self._encode, self._merge = map(paths.compile, (programs.step, programs.encode, programs.merge))

@@ -70,7 +70,7 @@ def attempt(name: str, family: str) -> dict[str, Any]:
         built = build_programs(
             case.model,
             case.loss,
-            diloco.Spec(inner_steps=2),
+            diloco.DiLoCo(inner_steps=2),
             batch=Batch(rows=ROWS, row_length=case.row_length),
             rounds=1,
             slots=2,

@@ -325,7 +325,7 @@ def job_of(shape: Shape) -> Job:
         return torch.nn.functional.cross_entropy(logits.reshape(-1, config.vocabulary), rows[:, 1:].reshape(-1))
 
     batch = Batch(rows=shape.rows, row_length=shape.context + 1)
-    spec = diloco.Spec(inner_steps=INNER_STEPS, payload=INT8_FORMAT)
+    spec = diloco.DiLoCo(inner_steps=INNER_STEPS, payload=INT8_FORMAT)
     built = build_programs(model, loss, spec, batch=batch, rounds=1, slots=SLOTS, arithmetic=Arithmetic(shape.products))
     flat = initial_parameters(model, 0)
     dataset = np.random.default_rng(0).integers(0, config.vocabulary, (ROWS, shape.context + 1), dtype=np.int32)

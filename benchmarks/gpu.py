@@ -206,7 +206,7 @@ Programs = Mapping[tuple[str, str], Program]
 
 def training_step(workload: Workload, products: str) -> Program:
     """The Program of a step of training: forward, backward, clipping, AdamW."""
-    arithmetic, spec = Arithmetic(products), diloco.Spec()
+    arithmetic, spec = Arithmetic(products), diloco.DiLoCo()
     return build_programs(
         workload.build(), workload.loss, spec, batch=workload.batch, rounds=6, slots=3, arithmetic=arithmetic
     ).step

@@ -22,7 +22,7 @@ from hashlib import sha256
 import numpy as np
 from measure import Training, in_turn, wait_asleep
 
-from lockstep.execution.jobs import Beside
+from lockstep.execution.jobs import BackgroundTask
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import _hash
 from lockstep.protocol.programs.program import Program
@@ -108,7 +108,7 @@ class Hashed(Training):
     def overlapped(self) -> None:
         """A step, and beside it the root of the state before it."""
         before = list(self.state)
-        with Beside[StateRoot]() as beside:
+        with BackgroundTask[StateRoot]() as beside:
             beside.begin(lambda: layout_root(self.program.output_layout, before))
             self.step()
 
@@ -145,7 +145,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
     parser.add_argument("--runs", type=int, default=15, help="turns of each figure (default 15)")
     arguments = parser.parse_args()
-    programs = build_programs(GPT(MODEL), next_token_loss, diloco.Spec(), batch=BATCH, rounds=6, slots=3)
+    programs = build_programs(GPT(MODEL), next_token_loss, diloco.DiLoCo(), batch=BATCH, rounds=6, slots=3)
     trees = time_trees(programs.layout.size, arguments.runs)
     shares = [share for threads in THREADS for share in time_shares(programs.step, threads, arguments.runs)]
     if arguments.json:

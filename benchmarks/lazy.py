@@ -397,7 +397,7 @@ def traced(size: Size, rounds: int, slots: int, inner_steps: int, products: str 
     from lockstep.training.parameters import without_weights
     from lockstep.training.strategies import diloco
 
-    spec = diloco.Spec(inner_steps=inner_steps)
+    spec = diloco.DiLoCo(inner_steps=inner_steps)
     with without_weights():
         model = size.model()
     batch = Batch(1, size.row_length)

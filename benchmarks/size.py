@@ -49,7 +49,7 @@ from lockstep.training.strategies import diloco
 GB = 1e9
 MIB = 1 << 20
 SLOTS = 4
-SPEC = diloco.Spec(payload="int8-block")
+SPEC = diloco.DiLoCo(payload="int8-block")
 MAX_RATIO = 0.95
 MAX_MEMORY_RATIO = 1.15
 MAX_TRACE_SECONDS, MAX_TRACE_GB = 120, 4

@@ -206,7 +206,7 @@ def main() -> int:
     for name in arguments.models.split(","):
         case = MODELS[name]
         program = build_programs(
-            case.model, case.loss, diloco.Spec(), batch=case.batch, rounds=6, slots=3,
+            case.model, case.loss, diloco.DiLoCo(), batch=case.batch, rounds=6, slots=3,
             arithmetic=Arithmetic(arguments.products),
         ).step  # fmt: skip
         for threads in map(int, arguments.threads.split(",")):

@@ -96,7 +96,7 @@ class NoResidual(SparseLoCo):
 
 
 VARIANTS: dict[str, Callable[[], Strategy]] = {
-    CARRIES: lambda: diloco.Spec(carry=True),
+    CARRIES: lambda: diloco.DiLoCo(carry=True),
     "sparseloco no residual": NoResidual,
     "sparseloco over all slots": lambda: SparseLoCo(aggregate=Average(over=SLOTS, clip=True)),
 }

@@ -56,7 +56,7 @@ def traced(made: Made) -> float:
     """Seconds of the processor of one build."""
     model, loss, batch = made
     begin = time.process_time()
-    build_programs(model, loss, diloco.Spec(), batch=batch, rounds=1, slots=2)
+    build_programs(model, loss, diloco.DiLoCo(), batch=batch, rounds=1, slots=2)
     return time.process_time() - begin
 
 

@@ -13,7 +13,7 @@ from coordinator.decide import AggregatorJob, AggregatorRound, Decider, receipts
 from coordinator.merging import Aggregators
 from lockstep.base.lines import event
 from lockstep.market.acts import Action, ActionKind, call_of
-from lockstep.market.demands import Asks
+from lockstep.market.demands import DemandIssuer
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, TryLater
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.market.ids import claim_id
@@ -43,7 +43,7 @@ class ActionSender:
         self._contracts = parts.party.contracts
         self._sender = sender
         self._aggregators = aggregators
-        self._asks = Asks(self._contracts, parts.me)
+        self._asks = DemandIssuer(self._contracts, parts.me)
 
     def act(self, job: JobId, seen: AggregatorJob, acts: Iterable[Action], decider: Decider) -> bool:
         """Sends all acts before it waits for any; returns True if one of them took effect."""

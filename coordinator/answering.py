@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from coordinator import reading
 from coordinator.merging import Aggregators
 from lockstep.base.lines import event
-from lockstep.market.demands import DEMAND_EVENTS, Answers
+from lockstep.market.demands import DEMAND_EVENTS, DemandResponder
 from lockstep.market.ledger import DemandRecord
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds
@@ -28,7 +28,7 @@ class DemandsOfJobs:
         self._database = parts.database
         self._sender = sender
         self._aggregators = aggregators
-        self._answers = Answers(parts.party.contracts, parts.party.store, parts.me)
+        self._answers = DemandResponder(parts.party.contracts, parts.party.store, parts.me)
 
     def tend(self, job: JobId, params: JobParams, now: Seconds) -> bool:
         """Does what is due about demands for a job's data; returns True if anything was sent."""

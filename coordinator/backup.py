@@ -63,7 +63,7 @@ _MANIFEST = table(
 
 
 @dataclass(frozen=True)
-class Whose:
+class BackupOwner:
     """The chain, market and account that a backup belongs to."""
 
     chain_id: int
@@ -89,7 +89,7 @@ def back_up(home: Path, database: Database, chain_id: int, market: Address, file
 
     Raises UsageError if the file exists, KeyStoreError if the home has no key, DoctorError if it cannot be written.
     """
-    whose = Whose(chain_id, market, account_address(home / KEYSTORE))
+    whose = BackupOwner(chain_id, market, account_address(home / KEYSTORE))
     if file.exists():
         raise UsageError(f"{file} exists", "a backup overwrites nothing: name another file")
     rows = 0

@@ -44,11 +44,11 @@ def up(
         **flags.given(), threads=threads, host=host, port=port, database=database, broker=broker, device=device
     )
     from coordinator import queue, supervisor
+    from coordinator.account_metrics import WatchedAccount
     from coordinator.api import create_app
     from coordinator.backup import require_whole
     from coordinator.notifying import Notifications
     from coordinator.parts import CoordinatorParts
-    from coordinator.watching import WatchedAccount
     from lockstep.base.signals import ignore_stops
     from lockstep.cli.screen import speak
     from lockstep.runtime import logs

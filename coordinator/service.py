@@ -21,7 +21,7 @@ import structlog
 from coordinator import leases, reading, receipts
 from coordinator.acting import ActionSender
 from coordinator.answering import DemandsOfJobs
-from coordinator.beside import beside
+from coordinator.background import run_in_background
 from coordinator.decide import AggregatorJob, Decider, decide, wanted_payloads
 from coordinator.folds import MARKET
 from coordinator.indexer import Indexed, Indexer, jobs_to_look_at
@@ -200,7 +200,7 @@ class Coordinator:
 
     def _beside(self, job: JobId, work: Callable[[], Result]) -> Result:
         """Runs a job's long work, and plays the games of other jobs until it is done."""
-        return beside(work, partial(self._play_others, job))
+        return run_in_background(work, partial(self._play_others, job))
 
     def _play_others(self, busy: JobId) -> None:
         """Indexes new blocks, and makes the due moves in every game but the busy job's."""

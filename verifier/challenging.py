@@ -191,4 +191,4 @@ class Challenger:
         self._printer.print_event(
             "challenged", claim=record.id.hex(), game=game.hex(), t=move.t, round=record.round, slot=record.slot
         )
-        self._seats.sit(game, record.id, found.held)
+        self._seats.join(game, record.id, found.held)

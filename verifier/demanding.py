@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from lockstep.chain.contracts import Call
-from lockstep.market.demands import DEMAND_EVENTS, Answers, Asks
+from lockstep.market.demands import DEMAND_EVENTS, DemandIssuer, DemandResponder
 from lockstep.market.ledger import ClaimRecord
 from lockstep.protocol.errors import FundsError, RowMissing, TryLater
 from lockstep.protocol.jobs import Phase
@@ -47,8 +47,8 @@ class Demander:
         """Claims whose payload is to be demanded, with its (tensor, leaf) that are known to be missing or wrong."""
         self._under_way: dict[str, tuple[str, dict[str, Any]]] = {}
         """By outbox key, the event to print once that transaction is mined, and its fields."""
-        self._asks = Asks(party.contracts, party.address)
-        self._answers = Answers(party.contracts, party.store, party.address)
+        self._asks = DemandIssuer(party.contracts, party.address)
+        self._answers = DemandResponder(party.contracts, party.store, party.address)
 
     def demand_payload(self, record: ClaimRecord, fault: str | None, lacking: Sequence[tuple[int, int]]) -> None:
         """Demands a payload that is not at the CID its worker published, while that can still exclude it from the

@@ -35,11 +35,11 @@ class GamePlayers:
         """Returns the number of games that this process plays."""
         return len(self._claims)
 
-    def sit(self, game: GameId, claim: ClaimId, held: HeldClaim) -> None:
+    def join(self, game: GameId, claim: ClaimId, held: HeldClaim) -> None:
         """Starts to play a game, with its claim as it was replayed."""
         self._claims[game], self._held[claim] = claim, held
 
-    def empty(self, view: MarketView) -> list[GameRecord]:
+    def unplayed(self, view: MarketView) -> list[GameRecord]:
         """Returns own running games that are not played yet, the earliest deadline first: after a restart, all of
         them."""
         return sorted(decide.seats(self._me, view.games, self._claims), key=self._deadline)

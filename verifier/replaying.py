@@ -31,8 +31,8 @@ from verifier.choosing import Backlog, Task
 from verifier.demanding import Demander
 from verifier.loading import LoadedJobs
 from verifier.playing import GamePlayers
+from verifier.proving import Prover
 from verifier.reading import MarketView
-from verifier.reporting import Prover
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ class Replayer:
             spent, job = time.monotonic() - self._began, task.claim.job
             self._late = self._late or (not owed and spent > budget(view.params[job]))
             self._turned = self._turned or (not owed and self._backlog.turn_is_over(view, job, spent))
-            waited_for = self._backlog.urgent(view, self._seats.empty(view))
+            waited_for = self._backlog.urgent(view, self._seats.unplayed(view))
             if self._late or self._turned or waited_for or (view.draining and not owed):
                 self._cancel(task)
         self.begin(view)
@@ -112,7 +112,7 @@ class Replayer:
     def begin(self, view: MarketView) -> None:
         """Starts the next replay, if none runs."""
         self._backlog.settle_missed(view)
-        if self._task is None and (task := self._backlog.next(view, self._seats.empty(view))) is not None:
+        if self._task is None and (task := self._backlog.next(view, self._seats.unplayed(view))) is not None:
             known = view.ledger.find(task.claim.id)
             assert known is not None, "a task comes from the ledger"
             self._task, self._began, self._late, self._turned = task, time.monotonic(), False, False

@@ -50,9 +50,9 @@ from verifier.equivocation import Equivocations, urls_of
 from verifier.journal import Journal
 from verifier.loading import LoadedJobs
 from verifier.playing import GamePlayers
+from verifier.proving import Prover
 from verifier.reading import MarketReader, MarketView
 from verifier.replaying import Replayed, Replayer
-from verifier.reporting import Prover
 from verifier.root_lists import Lists
 from verifier.staking import Wallet
 from verifier.telling import EventPrinter
@@ -218,7 +218,7 @@ class Verifier:
     def _act_on(self, found: Replayed, view: MarketView) -> None:
         record, game = found.task.claim, found.task.game
         if game is not None:
-            self._seats.sit(game.id, record.id, found.audit.held)
+            self._seats.join(game.id, record.id, found.audit.held)
             return
         self._demander.demand_payload(record, found.payload, found.lacking)
         if self._duties is not None:

@@ -26,7 +26,7 @@ from worker import decide
 from worker.backing import Funds, answer_unpaid, backing_of
 from worker.notes import Note
 from worker.parts import TrackedJob
-from worker.unpaid import Dealings, dealings
+from worker.requesters import RequesterHistory, history_with
 
 if TYPE_CHECKING:
     from worker.parts import WorkerParts
@@ -60,7 +60,7 @@ class Admission:
         self._chain = ChainPace()
         self._fee = 0
         self._chain_at = Seconds(0)
-        self._had: tuple[int, dict[Address, Dealings]] = (-1, {})
+        self._had: tuple[int, dict[Address, RequesterHistory]] = (-1, {})
         """The block up to which dealings with requesters were counted, and what they were."""
         self._boundary = ErrorBoundary()
 
@@ -117,8 +117,8 @@ class Admission:
             self._had = watcher.block, {}
         counted = self._had[1]
         if requester not in counted:
-            counted[requester] = dealings(watcher.ledger, requester, self._parts.address)
-        unpaid = self._parts.policy.refuses_dealings(requester, counted[requester])
+            counted[requester] = history_with(watcher.ledger, requester, self._parts.address)
+        unpaid = self._parts.policy.refuses_history(requester, counted[requester])
         if unpaid:
             self._refuse(taken.ledger.id, "unpaid", unpaid, now)
         return not unpaid

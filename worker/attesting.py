@@ -13,7 +13,7 @@ from lockstep.base.lines import event
 from lockstep.execution import merging
 from lockstep.execution.rounds import Payload
 from lockstep.market.acts import Action
-from lockstep.market.demands import Asks, to_demand
+from lockstep.market.demands import DemandIssuer, to_demand
 from lockstep.protocol.jobs import Receipt
 from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, last_chance, mask_of
 from lockstep.protocol.types import ClaimId, Seconds
@@ -45,7 +45,7 @@ class Attesting:
         """By this worker's own claim: its receipt, which never changes once it is signed."""
         self._backoff: Backoff[ClaimId] = Backoff(RETRY_SECONDS)
         self._handover = Handover(parts.announcer)
-        self._asks = Asks(parts.contracts, parts.address)
+        self._asks = DemandIssuer(parts.contracts, parts.address)
 
     def attest(self, taken: TrackedJob, r: RoundView, act: Action, key: str, now: Seconds) -> None:
         """Fetches and decodes the revealed payloads, then attests the available ones: through the coordinator if that

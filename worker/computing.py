@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from lockstep.base.vitals import VITALS
-from lockstep.execution.jobs import Beside, ClaimRun, State, carry_of, payload_of
+from lockstep.execution.jobs import BackgroundTask, ClaimRun, State, carry_of, payload_of
 from lockstep.execution.merging import store_payload
 from lockstep.numerics import reference
 from lockstep.numerics.resident import Resident
@@ -79,7 +79,7 @@ def train(
         if resident:
             rests_until = time.monotonic() + REST * (time.monotonic() - began)
 
-    with Beside[None]() as beside:
+    with BackgroundTask[None]() as beside:
         for t in range(resumed + 1, run.transitions + 1):
             go_on()
             # Two states are alive: what comes after this one lies where the one before it was.

@@ -34,7 +34,7 @@ from worker.backing import Backing, Funds, answer_unpaid, backing_of
 from worker.explaining import trouble_of
 from worker.notes import Note, of_refusal
 from worker.policy import Policy
-from worker.unpaid import dealings
+from worker.requesters import history_with
 
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings
@@ -217,7 +217,9 @@ class _Look:
             reasons.append(Note("policy", unwanted))
         if refusal := Refusals(self.account.home).of(job):
             reasons.append(of_refusal(refusal))
-        if unpaid := self.policy.refuses_dealings(known.requester, dealings(self.account.ledger, known.requester, me)):
+        if unpaid := self.policy.refuses_history(
+            known.requester, history_with(self.account.ledger, known.requester, me)
+        ):
             reasons.append(Note("unpaid", unpaid))
         if unpaid := answer_unpaid(params, self.base_fee):
             reasons.append(Note("bond", unpaid))

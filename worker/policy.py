@@ -20,7 +20,7 @@ from lockstep.protocol.types import Address, Wei
 if TYPE_CHECKING:
     from lockstep.base.settings import Settings
     from lockstep.protocol.jobs import JobParams
-    from worker.unpaid import Dealings
+    from worker.requesters import RequesterHistory
 
 ALL = "all"
 """The value of `--max-stake` that allows the whole wallet."""
@@ -81,7 +81,7 @@ class Policy:
         paid = tokens(price_of(params.role.slot_price, operations), 4)
         return f"a slot pays {paid} for {PRICED_OPERATIONS:.0e} operations, and --min-price is {tokens(self.min_price)}"
 
-    def refuses_dealings(self, requester: Address, had: Dealings) -> str:
+    def refuses_history(self, requester: Address, had: RequesterHistory) -> str:
         """Returns the reason why a requester with unpaid rounds gets no more work; empty if the limit allows more."""
         # INVARIANT: no requester has more of a worker's work for nothing than the worker's owner allows.
         if not self.max_unpaid or had.owed < self.max_unpaid:

@@ -24,7 +24,7 @@ from lockstep.disputes.abandoned import Abandoned
 from lockstep.execution.box.handle import end_all
 from lockstep.execution.jobs import ClaimRun
 from lockstep.market.acts import Action
-from lockstep.market.demands import Answers
+from lockstep.market.demands import DemandResponder
 from lockstep.market.ledger import Ledger
 from lockstep.protocol.errors import DoctorError, FundsError, GuardRefused, LockstepError, TryLater, Unreachable
 from lockstep.protocol.jobs import ZERO_ADDRESS
@@ -70,7 +70,7 @@ class Worker:
         self._acting = Acting(parts, self._sender, self._handlers)
         self._jobs = Jobs(parts, self._sender, self._wake.set, only)
         self._leaving = Leaving(parts, self._sender)
-        self._answers = Answers(parts.contracts, parts.store, parts.address)
+        self._answers = DemandResponder(parts.contracts, parts.store, parts.address)
         table = GameTable(parts.contracts.game, parts.contracts.addresses.block)
         self._abandoned = Abandoned(table, parts.address)
         self._printer = WorkerEventPrinter(parts.address)

@@ -18,7 +18,7 @@ from lockstep.execution.footprint import Fitting
 from lockstep.execution.invalidity import Undefendable
 from lockstep.execution.jobs import Job
 from lockstep.market.acts import Action
-from lockstep.market.demands import Asks
+from lockstep.market.demands import DemandIssuer
 from lockstep.market.ledger import JobLedger, Ledger
 from lockstep.protocol.errors import (
     BlobMissing,
@@ -69,7 +69,7 @@ class Jobs:
         """Jobs that break a rule, which no later check can change."""
         self._undefendable: dict[JobId, Undefendable] = {}
         """Jobs that break a rule and whose proof is not on chain yet."""
-        self._asks = Asks(parts.contracts, parts.address)
+        self._asks = DemandIssuer(parts.contracts, parts.address)
         self._boundary = ErrorBoundary()
         self.taken: dict[JobId, TrackedJob] = {}
         self.kept: set[JobId] = set()

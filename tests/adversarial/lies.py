@@ -53,7 +53,7 @@ def lying(honest: ClaimRun, lie: Lie) -> Lying:
 
 @dataclass(frozen=True)
 class Given:
-    """Outputs that are there (`trace.Made`)."""
+    """Outputs that are there (`trace.OpOutputs`)."""
 
     outputs: tuple[Array, ...]
 

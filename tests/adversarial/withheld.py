@@ -14,7 +14,7 @@ from lockstep.chain.contracts import Call
 from lockstep.execution import jobs
 from lockstep.execution.jobs import CarryIn, Job, carry_of
 from lockstep.execution.merging import judge_payloads, store_payload, stored_payload
-from lockstep.market.demands import Answers, Asks
+from lockstep.market.demands import DemandIssuer, DemandResponder
 from lockstep.market.replay import PublicData, WrongSource, audit
 from lockstep.numerics.trace import tensor_root
 from lockstep.protocol.jobs import ClaimStatus, Phase
@@ -106,7 +106,7 @@ def one_leaf(court: Court) -> str:
     public.keep(record, found.final)
     lacking = public.wrong_leaves(record)
     assert lacking == ((0, 0),)
-    _, demand = Asks(court.contracts, court.address("verifier")).payload(court.job_id, 0, 0, claim, lacking)
+    _, demand = DemandIssuer(court.contracts, court.address("verifier")).payload(court.job_id, 0, 0, claim, lacking)
     court.send(demand, "verifier")
     court.devnet.mine(2)
     answer = answer_of(court, payload_demand_id(claim, 0), stored_payload(court.job, court.store, record.payload))
@@ -141,7 +141,7 @@ def without_carry(court: Court, r: int, **lies: Any) -> list[ClaimId]:
 
 def due(court: Court, name: str, now: Seconds | None = None) -> list[Call]:
     """What a party's program sends about demands."""
-    answers = Answers(court.contracts, court.store, court.address(name))
+    answers = DemandResponder(court.contracts, court.store, court.address(name))
     return [call for _, call in answers.due(court.ledger(), lambda _: court.job, now or court.now())]
 
 
@@ -150,7 +150,7 @@ def demands_carry(court: Court, slot: int, name: str) -> ClaimId:
     court.seal(1)
     claim = court.claim(r=1)[slot]
     assert court.contracts.market.claim(claim).carries
-    _, demand = Asks(court.contracts, court.address(name)).carry(court.job_id, 1, slot, claim)
+    _, demand = DemandIssuer(court.contracts, court.address(name)).carry(court.job_id, 1, slot, claim)
     court.send(demand, name)
     return claim
 
@@ -255,7 +255,7 @@ def acts(court: Court, job: Any) -> Iterator[tuple[str, Call]]:
     # Nobody was first in all the time for turns.
     court.advance(court.params.windows.answer_seconds // 2)
     while True:
-        answers = Answers(court.contracts, court.store, court.address("accomplice"))
+        answers = DemandResponder(court.contracts, court.store, court.address("accomplice"))
         found = list(answers.due(court.ledger(), lambda _: cast(Job, job), court.now()))
         if not found:
             return

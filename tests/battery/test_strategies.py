@@ -133,9 +133,9 @@ OPTIMIZER_CASES: dict[str, list[Optimizer]] = {
 }
 STRATEGY_CASES: dict[str, list[Strategy]] = {
     "diloco": [
-        diloco.Spec(inner_steps=H),
-        diloco.Spec(inner_steps=H, payload="int8-block", outer_momentum=0.0),
-        diloco.Spec(inner_steps=H, payload="int8-block", carry=True),
+        diloco.DiLoCo(inner_steps=H),
+        diloco.DiLoCo(inner_steps=H, payload="int8-block", outer_momentum=0.0),
+        diloco.DiLoCo(inner_steps=H, payload="int8-block", carry=True),
     ],
     "allreduce": [allreduce.AllReduce()],
     "fedavg": [fedavg.FedAvg(inner_steps=H), fedavg.FedAvg(inner=AdamW(), inner_steps=H)],
@@ -154,7 +154,7 @@ STRATEGY_CASES: dict[str, list[Strategy]] = {
 }
 IDS: dict[str, Strategy] = {f"{name}-{i}": s for name, made in STRATEGY_CASES.items() for i, s in enumerate(made)}
 IDS |= {
-    f"{name}-{i}{'-carried' * carry}": diloco.Spec(inner=inner, inner_steps=H, carry=carry)
+    f"{name}-{i}{'-carried' * carry}": diloco.DiLoCo(inner=inner, inner_steps=H, carry=carry)
     for name, made in OPTIMIZER_CASES.items()
     for i, inner in enumerate(made)
     for carry in (False, True)
@@ -416,7 +416,7 @@ def alone(strategy: Strategy, count: int) -> list[Rehearsed]:
 
 def plain(optimizer: Optimizer, steps: int) -> np.ndarray:
     """The parameters after `steps` of an optimizer by itself."""
-    job = job_of(diloco.Spec(inner=optimizer, inner_steps=steps, carry=True), ALIKE, slots=2, rounds=1)
+    job = job_of(diloco.DiLoCo(inner=optimizer, inner_steps=steps, carry=True), ALIKE, slots=2, rounds=1)
     rehearsal = Rehearsal(job)
     live = rehearsal.start(rehearsal.first(), 0)
     for t in range(1, steps + 1):
@@ -519,7 +519,7 @@ def test_it_trains_on_the_chain_in_memory_and_an_audit_finds_nothing(strategy: S
 CARRYING: dict[str, Strategy] = {
     "sparseloco": sparseloco.SparseLoCo(inner_steps=H),
     "muloco": muloco.MuLoCo(inner_steps=H),
-    "diloco": diloco.Spec(inner_steps=H, carry=True),
+    "diloco": diloco.DiLoCo(inner_steps=H, carry=True),
 }
 """Strategies whose slots keep moments; those of the first two also keep what their payloads lack."""
 TOLD = [

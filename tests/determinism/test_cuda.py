@@ -86,7 +86,7 @@ def test_emulated_steps_with_attention_in_tiles(name: str, products: str, monkey
         else Llama(LlamaConfig(vocabulary=32, context=tokens, layers=1, heads=4, kv_heads=2, width=48, hidden=40))
     )
     programs = build_programs(
-        model, next_token_loss, diloco.Spec(), batch=Batch(1, tokens + 1), rounds=1, slots=2,
+        model, next_token_loss, diloco.DiLoCo(), batch=Batch(1, tokens + 1), rounds=1, slots=2,
         arithmetic=Arithmetic(products),
     )  # fmt: skip
     program = programs.step
@@ -148,7 +148,7 @@ def test_every_model_takes_emulated_steps(name: str) -> None:
 
     model, length = small(name)
     batch = Batch(4, length)
-    program = build_programs(model, loss_of(model), diloco.Spec(), batch=batch, rounds=1, slots=2).step
+    program = build_programs(model, loss_of(model), diloco.DiLoCo(), batch=batch, rounds=1, slots=2).step
     flat, dataset = initial_parameters(model, 1), rows(length)
     zero = np.zeros_like(flat)
     begin: list[Array | None] = [flat, None, flat, None, zero, zero, np.array(0, np.int32), None]

@@ -34,7 +34,7 @@ def step(request: pytest.FixtureRequest) -> Program:
     model = GPT(GPTConfig(vocabulary=64, context=16, layers=2, heads=2, width=80))
     batch = Batch(rows=4, row_length=17)
     return build_programs(
-        model, next_token_loss, diloco.Spec(), batch=batch, rounds=2, slots=2, arithmetic=Arithmetic(request.param)
+        model, next_token_loss, diloco.DiLoCo(), batch=batch, rounds=2, slots=2, arithmetic=Arithmetic(request.param)
     ).step
 
 

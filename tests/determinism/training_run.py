@@ -90,7 +90,7 @@ def odd(name: str, products: str = "float32") -> tuple[Program, Start]:
     rows = draw.integers(0, BYTES, (ROWS, length)).astype(np.int32)
     if net.tokens is None:
         rows[:, -1] %= CLASSES
-    model, spec = net.model(), diloco.Spec(inner_steps=STEPS)
+    model, spec = net.model(), diloco.DiLoCo(inner_steps=STEPS)
     program = build_programs(
         model, net.loss, spec, batch=Batch(net.rows, length), rounds=1, slots=2, arithmetic=Arithmetic(products)
     ).step
@@ -106,7 +106,7 @@ def _step(model: Any, products: str) -> Program:
     from lockstep.training.models import next_token_loss
     from lockstep.training.strategies import diloco
 
-    spec, batch = diloco.Spec(inner_steps=STEPS), Batch(rows=2, row_length=ROW_LENGTH)
+    spec, batch = diloco.DiLoCo(inner_steps=STEPS), Batch(rows=2, row_length=ROW_LENGTH)
     return build_programs(
         model, next_token_loss, spec, batch=batch, rounds=1, slots=2, arithmetic=Arithmetic(products)
     ).step

@@ -20,11 +20,11 @@ from tests.differ.case import Case
 from tests.differ.counts import Counts, counts_of
 from tests.differ.explained import EXPLAINED, Reached, reached
 from tests.differ.hunt import Failure, hunt
+from tests.differ.instrumented import CUDA, first_failure, first_on_device, small
 from tests.differ.kinds import KINDS, made, names
 from tests.differ.planted import DEFECTS, HEADERS, changes
 from tests.differ.shrink import is_valid
 from tests.differ.small import LIMITS
-from tests.differ.special import CUDA, first_failure, first_on_device, small
 from tests.differ.trial import EQUAL, NOTHING, refused, tried
 from tests.differ.ways import Difference, due_words
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from lockstep.chain.contracts import Demands
+from lockstep.chain.contracts import Availability
 from lockstep.chain.outbox import Outbox
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.protocol import merkle
@@ -151,7 +151,7 @@ class Widest:
     def out(self) -> StateRoot:
         return StateRoot(Digest(merkle.tree(self.roots[: ENTRIES // 2])))
 
-    def shown(self, demands: Demands, demand: Digest) -> tuple[Shown, ...]:
+    def shown(self, demands: Availability, demand: Digest) -> tuple[Shown, ...]:
         seed, asked, header = demands.seed_of(demand), demands.demand(demand), ProgramHeader.decode(CODE.header)
         assert seed is not None
         assert asked is not None

@@ -30,7 +30,7 @@ def test_adapters_are_trained_and_the_whole_model_is_downloaded(market: Market, 
     base = load_parameters(GPT(CONFIG), initial_parameters(GPT(CONFIG), 0))
     rows = np.random.default_rng(0).integers(0, CONFIG.vocabulary, (40, CONFIG.row_length), dtype=np.int32)
     job = training_job(
-        adapt(base, rank=2), diloco.Spec(inner_steps=2, payload="int8-block"), Dataset(rows, CONFIG.vocabulary),
+        adapt(base, rank=2), diloco.DiLoCo(inner_steps=2, payload="int8-block"), Dataset(rows, CONFIG.vocabulary),
         batch=Batch(2, CONFIG.row_length), rounds=1, slots=3, min_slots=3, terms=toyjob.TOY_TERMS,
     )  # fmt: skip
     net = network(market, "tuner")

@@ -230,7 +230,7 @@ def test_a_model_that_cannot_be_lowered_is_named_with_module_and_line() -> None:
     with pytest.raises(LoweringError) as refused:
         training_job(
             Reader(),
-            diloco.Spec(inner_steps=2),
+            diloco.DiLoCo(inner_steps=2),
             data,
             batch=Batch(rows=2, row_length=9),
             rounds=1,

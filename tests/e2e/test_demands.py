@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.chain.outbox import Outbox
 from lockstep.execution.jobs import Job
-from lockstep.market.demands import Answers
+from lockstep.market.demands import DemandResponder
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.market.availability import payload_demand_id, row_demand_id
 from lockstep.protocol.market.types import Status
@@ -34,8 +34,8 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
     made.stop()
 
 
-def answers(market: Market, worker: Worker) -> Answers:
-    return Answers(market.contracts, market.store, Address(worker.account.address))
+def answers(market: Market, worker: Worker) -> DemandResponder:
+    return DemandResponder(market.contracts, market.store, Address(worker.account.address))
 
 
 def send_all(market: Market, worker: Worker, outbox: Outbox) -> list[str]:

@@ -59,7 +59,7 @@ def data() -> dict[str, np.ndarray[Any, Any]]:
 
 def job(model: nn.Module) -> TrainingJob:
     terms = replace(TOY_TERMS, **{**WATCHED, "max_lead": ROUNDS})
-    spec = diloco.Spec(inner=SGD(learning_rate=0.05), inner_steps=STEPS, payload="f32")
+    spec = diloco.DiLoCo(inner=SGD(learning_rate=0.05), inner_steps=STEPS, payload="f32")
     size = {"rounds": ROUNDS, "slots": 3, "min_slots": 3}
     return training_job(model, spec, dataset_of(data()), batch=Batch(rows=5), loss=loss, terms=terms, **size)
 

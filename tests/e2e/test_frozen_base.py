@@ -168,7 +168,7 @@ def play(market: Market, folder: Path) -> dict[str, object]:
     before, most = memory("self", "RssAnon"), []
     with most_memory("self", most):
         job = training_job(
-            adapt(base, rank=4), diloco.Spec(inner_steps=2, payload="int8-block"), Dataset(rows, CONFIG.vocabulary),
+            adapt(base, rank=4), diloco.DiLoCo(inner_steps=2, payload="int8-block"), Dataset(rows, CONFIG.vocabulary),
             batch=Batch(2, CONFIG.row_length), rounds=1, slots=2, min_slots=2, terms=TERMS,
         )  # fmt: skip
         quote = net.quote(job)

@@ -42,7 +42,7 @@ def test_running_statistics_are_trained_merged_audited_and_downloaded(market: Ma
         account=market.devnet.account("requester"), home=homes[4],
     )  # fmt: skip
     terms = replace(TOY_TERMS, **{**WATCHED, "max_lead": ROUNDS})
-    spec = diloco.Spec(inner_steps=own_models.STEPS, payload="int8-block")
+    spec = diloco.DiLoCo(inner_steps=own_models.STEPS, payload="int8-block")
     job = own_models.job(own_models.normed(), spec, rounds=ROUNDS, terms=terms, ema=0.5)
     quote = net.quote(job)
     handle = net.submit(quote, budget=quote.debit)

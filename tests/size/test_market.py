@@ -45,7 +45,7 @@ TERMS = replace(
 
 def test_a_market_of_gpt2_124m(tmp_path: Path) -> None:
     begun = time.monotonic()
-    spec = diloco.Spec(
+    spec = diloco.DiLoCo(
         inner=AdamW(learning_rate=1e-4, warmup=0), inner_steps=STEPS, payload="int8-block", outer_momentum=0.5
     )
     names = ["requester", "coordinator", "verifier", *(f"worker-{i}" for i in range(WORKERS))]

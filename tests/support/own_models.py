@@ -181,7 +181,7 @@ def rows(tokens: int = TOKENS) -> np.ndarray:
 
 def job(model: nn.Module, strategy: Strategy | None = None, tokens: int = TOKENS, **changes: Any) -> TrainingJob:
     """Returns a job of one round, three slots and STEPS steps on `rows`."""
-    spec = strategy or diloco.Spec(inner=AdamW(learning_rate=1e-2, warmup=1), inner_steps=STEPS)
+    spec = strategy or diloco.DiLoCo(inner=AdamW(learning_rate=1e-2, warmup=1), inner_steps=STEPS)
     settings = {
         "batch": Batch(4, tokens + 1), "rounds": 1, "slots": 3, "min_slots": 2, "terms": TERMS, **changes,
     }  # fmt: skip

@@ -27,7 +27,7 @@ from verifier.loading import LoadedJobs
 from verifier.reading import MarketView
 from verifier.witness.decide import round_of
 from verifier.witness.enrolling import LOAD_SECONDS
-from verifier.witness.looking import RETRY_SECONDS
+from verifier.witness.replaying import RETRY_SECONDS
 
 AGAIN_SECONDS = Seconds(1)
 """Chain seconds until payloads that were missing are fetched again."""

@@ -34,8 +34,8 @@ from verifier.telling import EventPrinter
 from verifier.witness.attesting import Attester, Judgement
 from verifier.witness.decide import DutyAct, decided, next_act, owes, round_of, staked, to_draw
 from verifier.witness.enrolling import Enrolment, Trial
-from verifier.witness.looking import RETRY_SECONDS, Look, Looker
-from verifier.witness.speaking import Speaker
+from verifier.witness.replaying import RETRY_SECONDS, DutyReplayer, ReplayTask
+from verifier.witness.revealing import VerdictRevealer
 
 
 class Duties:
@@ -52,13 +52,13 @@ class Duties:
         self._contract = party.contracts.witnesses
         self._sender = sender
         self._backlog = backlog
-        self._executor: KeyedExecutor[Trial | Look | Judgement, object] = KeyedExecutor("witness")
+        self._executor: KeyedExecutor[Trial | ReplayTask | Judgement, object] = KeyedExecutor("witness")
         """One thread; work is started only while it is free."""
         self._enrolment = Enrolment(party, journal, loaded, self._executor, sender, wallet, printer)
-        self._looker = Looker(
+        self._replayer = DutyReplayer(
             party, journal, loaded, self._executor, self._enrolment, demander, backlog, sender, printer
         )
-        self._speaker = Speaker(party, journal, self._enrolment, backlog, lists, sender, printer)
+        self._revealer = VerdictRevealer(party, journal, self._enrolment, backlog, lists, sender, printer)
         self._attester = Attester(party, loaded, self._executor, demander, sender)
         self._turns = Turns(party.address)
         self._inclusion: Seconds | None = None
@@ -80,7 +80,7 @@ class Duties:
 
     def audited(self, record: ClaimRecord, found: Replay) -> None:
         """Takes the result of a claim's full replay."""
-        self._speaker.audited(record, found)
+        self._revealer.audited(record, found)
 
     def at_rest(self, view: MarketView) -> bool:
         """Tells if leaving now fails no duty and leaves no stake behind."""
@@ -99,15 +99,15 @@ class Duties:
         for work in self._executor.finished():
             if isinstance(work, Trial):
                 self._enrolment.take(view, work)
-            elif isinstance(work, Look):
-                self._looker.take(view, work)
+            elif isinstance(work, ReplayTask):
+                self._replayer.take(view, work)
             else:
                 self._attester.take(view, work)
 
     def _audit(self, view: MarketView, audit: AuditLedger) -> None:
         mine = [i for i, duty in enumerate(audit.duties) if duty.account == self._me]
         if mine:
-            asked = self._looker.has_asked(view, audit, mine)
+            asked = self._replayer.has_asked(view, audit, mine)
             self._attester.attest(view, audit, mine, has_asked=asked)
         for i, duty in enumerate(audit.duties):
             if duty.status == DutyStatus.CLOSED:
@@ -123,9 +123,9 @@ class Duties:
         if duty.status == DutyStatus.DIFFERED:
             self._backlog.suspect(round_of(view.ledger, audit)[1].claims[duty.slot])
         if act is DutyAct.LOOK:
-            self._looker.poll(view, audit, i)
+            self._replayer.poll(view, audit, i)
         elif act is DutyAct.SPEAK:
-            self._speaker.speak(view, audit, i)
+            self._revealer.speak(view, audit, i)
 
     def _settle(self, view: MarketView, audit: AuditLedger, i: int, is_mine: bool) -> None:
         if self._settling.in_backoff((audit.id, i), view.now):

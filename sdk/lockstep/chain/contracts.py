@@ -697,7 +697,7 @@ class Validator(Precommitted):
         return self.call("proveInvalid", job, evidence.abi())
 
 
-class Demands(Precommitted):
+class Availability(Precommitted):
     """The contract Availability: bonded demands for payloads and dataset rows."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
@@ -848,7 +848,7 @@ class Contracts:
     market: Market
     game: GameContract
     validator: Validator
-    demands: Demands
+    demands: Availability
     witnesses: Witnesses
 
     @classmethod
@@ -862,7 +862,7 @@ class Contracts:
             if not w3.eth.get_code(address):
                 raise ChainError(f"no contract at {address} ({name})", "check the addresses file and the RPC URL")
         market, game = Market(w3, addresses.market), GameContract(w3, addresses.game)
-        validator, demands = Validator(w3, addresses.validator), Demands(w3, addresses.availability)
+        validator, demands = Validator(w3, addresses.validator), Availability(w3, addresses.availability)
         # INVARIANT: the contracts are those that the market itself names; money goes to no other vault.
         names = ("token", "vault", "game", "validator", "availability", "witnesses")
         for contract, name in (*((market, name) for name in names), (game, "arbiter")):

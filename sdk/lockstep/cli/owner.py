@@ -14,7 +14,7 @@ from lockstep.protocol.types import Address
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
-    from lockstep.runtime.staking import Moved, StakingAccount
+    from lockstep.runtime.staking import StakeChange, StakingAccount
 
 app = Commands(name="owner", help="The key that stake and earnings go to, kept elsewhere.", no_args_is_help=True)
 
@@ -121,7 +121,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _tell(staking: StakingAccount, moved: Moved, as_json: bool) -> None:
+def _tell(staking: StakingAccount, moved: StakeChange, as_json: bool) -> None:
     """Prints the new state, then marks the transactions as reported."""
     found = _account_fields(staking.contracts, staking.address)
     head = ["sent by an earlier command that was cut off: nothing else was done"] if moved.completed else []

@@ -23,7 +23,7 @@ from lockstep.cli.owner import For
 from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
 
 if TYPE_CHECKING:
-    from lockstep.runtime.staking import Moved, StakingAccount
+    from lockstep.runtime.staking import StakeChange, StakingAccount
 
 Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="Tokens, as 20.5; or all.", show_default=False)]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait; 0: ask it to leave.")]
@@ -179,7 +179,7 @@ def _waits_for(home: Path) -> str:
         return ""
 
 
-def _tell(staking: StakingAccount, moved: Moved, what: str, as_json: bool) -> None:
+def _tell(staking: StakingAccount, moved: StakeChange, what: str, as_json: bool) -> None:
     """Prints the result, then marks the transactions as reported."""
     from lockstep.base.durations import moment
 
@@ -206,7 +206,7 @@ def _tell(staking: StakingAccount, moved: Moved, what: str, as_json: bool) -> No
     staking.reported(moved)
 
 
-def _final(staking: StakingAccount, moved: Moved) -> tuple[bool, str]:
+def _final(staking: StakingAccount, moved: StakeChange) -> tuple[bool, str]:
     """Returns (True if the transactions' blocks are final, the reason if that is unknown)."""
     # INVARIANT: a provider that names no final block makes no failure of what is done.
     try:

@@ -29,7 +29,7 @@ context = 64
 [batch]
 rows = 8
 
-[strategy]                 # lockstep.training.strategies.diloco.Spec
+[strategy]                 # lockstep.training.strategies.diloco.DiLoCo
 inner_steps = 20
 payload = "int8-block"     # or "f32"
 carry = false              # true: moments go on from round to round; payloads grow by two words a parameter

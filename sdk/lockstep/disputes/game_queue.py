@@ -48,7 +48,7 @@ PLAY, PREPARE = "play", "prepare"
 
 HeldOf = Callable[[ClaimId], HeldClaim | None]
 """Returns a claim as this party computed it; None if that is not available."""
-Made = Callable[[Seconds, GameId, PlannedMove, float], None]
+OnMove = Callable[[Seconds, GameId, PlannedMove, float], None]
 """Called for each mined move with the last block's time, the game, the move, and the machine seconds that it took."""
 
 
@@ -85,7 +85,7 @@ class GameQueue:
     """Every open game in which a party plays one side."""
 
     def __init__(
-        self, table: GameTable, outbox: Outbox, side: Side, cached: HeldOf, made: Made, *,
+        self, table: GameTable, outbox: Outbox, side: Side, cached: HeldOf, made: OnMove, *,
         states: States | None = None, on_done: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """`cached` returns a claim if it is in memory; `states` stores states of disputed claims on disk; `on_done` is
@@ -305,7 +305,7 @@ class DefenceQueue(GameQueue):
     """Plays the games about an account's own claims, from these claims as the account computed them."""
 
     def __init__(
-        self, table: GameTable, outbox: Outbox, cache: MemoryCache, made: Made, *,
+        self, table: GameTable, outbox: Outbox, cache: MemoryCache, made: OnMove, *,
         states: States | None = None, on_done: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """`cache` holds the claims in memory."""
@@ -329,7 +329,7 @@ class DefenceQueue(GameQueue):
         self._cache.drop((claim, "claim"))
 
 
-def tell_move(tell: Callable[..., None]) -> Made:
+def tell_move(tell: Callable[..., None]) -> OnMove:
     """Returns a callback that prints each of a defender's moves as an event."""
     return lambda now, game, due, seconds: tell(
         "defending", time=now, game=game.hex(), claim=due.state.claim.hex(), move=due.move.call,

@@ -131,7 +131,7 @@ class GamePlace:
 def moves_of(entries: Sequence[LoggedEvent], transitions: int, op: Op | None = None) -> list[MoveMade]:
     """Returns a game's log as moves, each with the facts that it shows."""
     made: list[MoveMade] = []
-    told = Telling(transitions, op)
+    told = EventDescriber(transitions, op)
     for entry in entries:
         event = entry.event
         shows = told.of(event)
@@ -152,7 +152,7 @@ def moves_of(entries: Sequence[LoggedEvent], transitions: int, op: Op | None = N
 
 
 @dataclass
-class Telling:
+class EventDescriber:
     """Describes the events of a game's log, in order."""
 
     transitions: int

@@ -53,7 +53,7 @@ _R = TypeVar("_R")
 PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512", "vnni", "neon", "dotprod")
 
 
-class Beside(Generic[_R]):
+class BackgroundTask(Generic[_R]):
     """A thread that runs one task at a time beside its caller, such as writing a state during the next step.
 
     At most one task runs, so at most one state besides the caller's is alive. Leaving the context waits for the task;
@@ -61,7 +61,7 @@ class Beside(Generic[_R]):
     """
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "beside")
+        self._thread = ThreadPoolExecutor(1, "background")
         self._under_way: Future[_R] | None = None
 
     def begin(self, work: Callable[[], _R]) -> None:

@@ -40,7 +40,7 @@ DEMAND_EVENTS = {"commit": "precommitted", "answer": "answered", "settle": "sett
 log = structlog.get_logger(__name__)
 
 
-class Asks:
+class DemandIssuer:
     """Makes one account's demands for data, each at most once, if they pay or protect the account."""
 
     def __init__(self, contracts: Contracts, me: Address) -> None:
@@ -124,7 +124,7 @@ def _lacking(reports: Mapping[int, Report]) -> list[int]:
     return sorted(slot for slot, report in reports.items() if report in (Report.MISSING, Report.REFUSED))
 
 
-class Answers:
+class DemandResponder:
     """Answers the demands on a market for one account."""
 
     def __init__(self, contracts: Contracts, store: ContentStore, me: Address) -> None:

@@ -191,7 +191,7 @@ class Tree:
 
 
 class InMemory:
-    """Outputs of a step's ops (`trace.Made`) that must not be computed: every access raises NotCached."""
+    """Outputs of a step's ops (`trace.OpOutputs`) that must not be computed: every access raises NotCached."""
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:

@@ -129,7 +129,7 @@ class HashedContents:
         return words.tobytes()
 
 
-class Made(Protocol):
+class OpOutputs(Protocol):
     """Outputs of one transition's ops, computed on access."""
 
     @property
@@ -206,7 +206,7 @@ class StepTrace:
     program: Program
     before: tuple[Array | None, ...] = field(repr=False)
     """The tensors of S_{t-1}."""
-    made: Made = field(repr=False)
+    made: OpOutputs = field(repr=False)
     context: StepContext
     rows: Array | None = field(default=None, repr=False)
     """The dataset, i32 (N, L)."""

@@ -114,7 +114,7 @@ class Holdings:
 
 
 @dataclass(frozen=True)
-class Moved:
+class StakeChange:
     """Result of a command on an account's money."""
 
     amount: Wei
@@ -183,7 +183,7 @@ class StakingAccount:
         """Chain time."""
         return Seconds(self.contracts.vault.w3.eth.get_block("latest")["timestamp"])
 
-    def stake(self, amount: Wei) -> Moved:
+    def stake(self, amount: Wei) -> StakeChange:
         """Deposits tokens from the wallet as free stake of the key's own account. Raises FundsError if the wallet holds
         less."""
         if (completed := self._complete(_STAKED)) is not None:
@@ -195,7 +195,7 @@ class StakingAccount:
             )
         return self._send(_STAKED, deposit(self.contracts, self.account, amount, self.now()), amount)
 
-    def unstake(self, amount: Wei) -> Moved:
+    def unstake(self, amount: Wei) -> StakeChange:
         """Starts to unbond free stake, and restarts the delay of stake that is already unbonding.
 
         Raises FundsError if less is free, NotOwner if another account is the owner.
@@ -214,7 +214,7 @@ class StakingAccount:
         call = vault.request_unbond_for(self.operator, amount) if self.operator else vault.request_unbond(amount)
         return self._send(kind, call, amount)
 
-    def withdraw(self) -> Moved:
+    def withdraw(self) -> StakeChange:
         """Withdraws credits and unbonded stake to the wallet of the owner, or of the account if it has none.
 
         Raises TryLater if all stake is still unbonding, FundsError if there is nothing to withdraw.
@@ -242,18 +242,18 @@ class StakingAccount:
             raise FundsError("there is nothing to withdraw", hint=f"{tokens(held.free)} are staked: unstake them first")
         moved = [self._send(f"{kind}{name}/", call, amount) for amount, name, call in due]
         every = [*([earlier] if earlier else []), *moved]
-        return Moved(
+        return StakeChange(
             Wei(sum(m.amount for m in every)), tuple(h for m in every for h in m.transactions), earlier is not None,
             tuple(k for m in every for k in m.keys),
         )  # fmt: skip
 
-    def send_tokens(self, to: Address, amount: Wei) -> Moved:
+    def send_tokens(self, to: Address, amount: Wei) -> StakeChange:
         """Transfers tokens from the key's own wallet to another address."""
         if (completed := self._complete("transfer/")) is not None:
             return completed
         return self._send("transfer/", self.contracts.token.transfer(to, amount), amount)
 
-    def mint(self, amount: Wei) -> Moved:
+    def mint(self, amount: Wei) -> StakeChange:
         """Mints test tokens into the wallet; raises the error of a token that refuses it."""
         if (completed := self._complete("mint/")) is not None:
             return completed
@@ -281,7 +281,7 @@ class StakingAccount:
             f"{self.address} is owned by {owner}, not by {self.key}", hint="give the command from the owner's home"
         )
 
-    def set_owner(self, owner: Address) -> Moved:
+    def set_owner(self, owner: Address) -> StakeChange:
         """Sets the account's owner, once and immediately."""
         if (completed := self._complete("owner/set/")) is not None:
             return completed
@@ -294,7 +294,7 @@ class StakingAccount:
         self._fits(owner)
         return self._send("owner/set/", self.contracts.vault.set_owner(owner), NOTHING)
 
-    def propose_owner(self, owner: Address | None) -> Moved:
+    def propose_owner(self, owner: Address | None) -> StakeChange:
         """Offers ownership of the account to another account; None withdraws the offer."""
         kind = self._of("owner/propose/")
         if (completed := self._complete(kind)) is not None:
@@ -304,7 +304,7 @@ class StakingAccount:
             self._fits(owner)
         return self._send(kind, self.contracts.vault.propose_owner(self.address, owner or ZERO_ADDRESS), NOTHING)
 
-    def accept_owner(self) -> Moved:
+    def accept_owner(self) -> StakeChange:
         """Accepts the ownership that was offered to this key."""
         kind = self._of("owner/accept/")
         if (completed := self._complete(kind)) is not None:
@@ -317,7 +317,7 @@ class StakingAccount:
             )
         return self._send(kind, self.contracts.vault.accept_owner(self.address), NOTHING)
 
-    def set_delegate(self, delegate: Address | None) -> Moved:
+    def set_delegate(self, delegate: Address | None) -> StakeChange:
         """Sets the account that may play games and sign receipts for this one in addition to its own key; None for
         none.
         """
@@ -335,14 +335,14 @@ class StakingAccount:
         if name is not None:
             raise UsageError(f"{owner} is the market's {name}, which can own nothing", hint="name an account of yours")
 
-    def reported(self, moved: Moved) -> None:
+    def reported(self, moved: StakeChange) -> None:
         """Marks transactions as reported; until then, the next command of their kind reports them and sends nothing
         new."""
         for key in moved.keys:
             kind = key[: key.index(_PENDING)]
             self.outbox.rename(key, f"{kind}{len(self.outbox.keys(kind))}")
 
-    def final(self, moved: Moved) -> bool:
+    def final(self, moved: StakeChange) -> bool:
         """Returns True if the blocks of these transactions are final by the setting. Raises TryLater, Unreachable."""
         w3 = self.contracts.vault.w3
         relied = relied_block(w3, self.finality, int(w3.eth.block_number))
@@ -356,11 +356,11 @@ class StakingAccount:
         """
         return kind if self.operator is None else f"for/{self.operator.lower()}/{kind}"
 
-    def _send(self, kind: str, call: Call, amount: Wei) -> Moved:
+    def _send(self, kind: str, call: Call, amount: Wei) -> StakeChange:
         key = f"{kind}{_PENDING}{amount}"
-        return Moved(amount, (self.outbox.send(call, key).transaction,), False, (key,))
+        return StakeChange(amount, (self.outbox.send(call, key).transaction,), False, (key,))
 
-    def _complete(self, kind: str) -> Moved | None:
+    def _complete(self, kind: str) -> StakeChange | None:
         """Waits for transactions of killed commands of this kind, and returns their result; None if there are none.
 
         Reverted ones are forgotten, since they had no effect.
@@ -376,7 +376,7 @@ class StakingAccount:
         if not done:
             return None
         amount = sum(int(r.key.partition(_PENDING)[2]) for r in done)
-        return Moved(Wei(amount), tuple(r.transaction for r in done), True, tuple(r.key for r in done))
+        return StakeChange(Wei(amount), tuple(r.transaction for r in done), True, tuple(r.key for r in done))
 
 
 def deposit(contracts: Contracts, account: LocalAccount, amount: Wei, now: Seconds) -> Call:

@@ -70,7 +70,7 @@ def check(target: str, *, described: Mapping[str, Any] | None = None, runs: bool
     """
     if target.endswith(".toml"):
         raise UsageError(f"{target} describes a job, not a model", "`lockstep train quote` checks a description")
-    brought, strategy = bring(target), diloco.Spec()
+    brought, strategy = bring(target), diloco.DiLoCo()
     model, loss, batch, dataset = unwrapped(brought.model), brought.loss, brought.batch, brought.dataset
     if described and {"texts", "data"} & set(described):
         dataset = rows_of_brought(described, Path(), brought)

@@ -78,7 +78,7 @@ def compare(
     losses = optimise(model, lambda t: sample.value(model, loss, t), inner, steps=steps)
     eager_seconds = time.perf_counter() - begin
 
-    spec = diloco.Spec(inner=inner, inner_steps=steps)
+    spec = diloco.DiLoCo(inner=inner, inner_steps=steps)
     built = build_programs(model, loss, spec, batch=batch, rounds=1, slots=2, arithmetic=arithmetic)
     step = paths.compile(built.step)
     zero = np.zeros_like(start)

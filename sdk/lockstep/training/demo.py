@@ -27,7 +27,7 @@ from lockstep.training.strategies.base import Strategy
 from lockstep.training.strategies.registry import strategy_named
 
 MODEL = GPTConfig(vocabulary=256, context=64, layers=4, heads=4, width=128)
-SPEC = diloco.Spec(
+SPEC = diloco.DiLoCo(
     inner=AdamW(learning_rate=1e-3, restart_warmup=4),
     inner_steps=20,
     payload="int8-block",

@@ -106,7 +106,7 @@ def job_of(family: Family) -> TrainingJob:
     rows = np.random.default_rng(0).integers(0, 10, (256, family.row_length), dtype=np.int32)
     return training_job(
         family.model(),
-        diloco.Spec(inner_steps=3),
+        diloco.DiLoCo(inner_steps=3),
         Dataset(rows, family.vocabulary),
         batch=Batch(rows=family.rows, row_length=family.row_length),
         rounds=2,

@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.execution import jobs
 from lockstep.execution.jobs import (
-    Beside,
+    BackgroundTask,
     CarryIn,
     ClaimRun,
     Job,
@@ -169,15 +169,15 @@ def test_two_states_are_alive_at_a_time(job: Job, tmp_path: Path) -> None:
 
 def test_one_thing_is_done_beside_at_a_time_and_what_it_raises_is_not_lost() -> None:
     done: list[int] = []
-    with Beside[int]() as beside:
+    with BackgroundTask[int]() as beside:
         assert beside.wait() is None, "nothing is under way"
         for i in range(5):
             beside.begin(lambda i=i: done.append(i) or i)  # type: ignore[misc]
             assert done[:i] == list(range(i)), "what was begun before is done"
         assert beside.wait() == 4
-    with pytest.raises(ZeroDivisionError), Beside[float]() as beside:
+    with pytest.raises(ZeroDivisionError), BackgroundTask[float]() as beside:
         beside.begin(lambda: 1 / 0)
-    with Beside[float]() as other:
+    with BackgroundTask[float]() as other:
         other.begin(lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             other.begin(lambda: 0.0)

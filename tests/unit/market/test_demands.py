@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.chain.contracts import Call
 from lockstep.execution.merging import wrong_leaves
-from lockstep.market.demands import Answers, Asks, left_out, to_demand
+from lockstep.market.demands import DemandIssuer, DemandResponder, left_out, to_demand
 from lockstep.market.ledger import DemandRecord
 from lockstep.market.turns import COURTESY_SECONDS
 from lockstep.protocol.errors import BlobMissing, RowMissing
@@ -31,9 +31,12 @@ from tests.support.world import World
 MISSING = RowMissing(BlobMissing("no block", "ask its owner"), 0)
 
 
-def patient(world: World) -> tuple[Asks, Seconds]:
+def patient(world: World) -> tuple[DemandIssuer, Seconds]:
     """Who has seen a row to be missing for long enough, and now."""
-    asks, missing = Asks(world.contracts, world.address("verifier")), RowMissing(BlobMissing("no block", "ask"), 0)
+    asks, missing = (
+        DemandIssuer(world.contracts, world.address("verifier")),
+        RowMissing(BlobMissing("no block", "ask"), 0),
+    )
     patience = world.params.windows.answer_seconds
     assert asks.row(world.job, world.params, missing, Seconds(100)) is None, "stores may be slow"
     assert asks.row(world.job, world.params, missing, Seconds(99 + patience)) is None
@@ -89,7 +92,7 @@ def test_a_payload_that_came_spoiled_is_demanded_where_it_is_wrong() -> None:
 
 def demanded(world: World, name: str, lacking: Sequence[tuple[int, int]] = ()) -> tuple[str, Call, int]:
     """(key, transaction, what it names) of an account's demand for the payload of slot 1."""
-    asks, claim = Asks(world.contracts, world.address(name)), claim_id(world.job, 0, 0, 1)
+    asks, claim = DemandIssuer(world.contracts, world.address(name)), claim_id(world.job, 0, 0, 1)
     key, call = asks.payload(world.job, 0, 1, claim, lacking)
     return key, call, int.from_bytes(call.data[-32:], "big")
 
@@ -146,12 +149,14 @@ def test_of_sixteen_who_hold_a_row_one_posts_it_and_goes_on(court: Court) -> Non
     court.reset(rounds=1, answer_seconds=Seconds(3600))
     court.send(court.contracts.demands.demand_row(court.job_id, 17), "mallory")
     names = [f"holder-{k}" for k in range(16)]
-    holders = [Answers(court.contracts, court.store, Address(court.devnet.account(name).address)) for name in names]
+    holders = [
+        DemandResponder(court.contracts, court.store, Address(court.devnet.account(name).address)) for name in names
+    ]
     asked = court.ledger()
     (demand,) = asked.demands.values()
     opened = demand.deadline - 3600
 
-    def due(seconds: int, among: Sequence[Answers] = holders) -> list[list[str]]:
+    def due(seconds: int, among: Sequence[DemandResponder] = holders) -> list[list[str]]:
         return [
             [key.partition("/")[0] for key, _ in one.due(asked, lambda _: court.job, Seconds(opened + seconds))]
             for one in among
@@ -169,13 +174,13 @@ def test_who_has_begun_to_post_a_row_goes_on_and_others_wait_for_it(court: Court
     court.send(court.contracts.demands.demand_row(court.job_id, 17), "mallory")
     asked = court.ledger()
     (demand,) = asked.demands.values()
-    first = Answers(court.contracts, court.store, court.address("accomplice"))
+    first = DemandResponder(court.contracts, court.store, court.address("accomplice"))
     late = Seconds(demand.deadline - 1800)
     ((key, commit),) = first.due(asked, lambda _: court.job, late)
     assert key.startswith("commit")
     court.send(commit, "accomplice")
     early = Seconds(demand.deadline - 3600)
-    begun = Answers(court.contracts, court.store, court.address("accomplice"))
+    begun = DemandResponder(court.contracts, court.store, court.address("accomplice"))
     ((key, answer),) = begun.due(asked, lambda _: court.job, early)
     assert key.startswith("answer"), "after a restart, too, whosever turn it is"
     court.send(answer, "accomplice")
@@ -191,7 +196,7 @@ def test_ones_own_demand_for_a_carry_is_looked_for_among_all_others_once() -> No
         asked.append(next(n for n in range(99) if payload_demand_id(claim, n) == id_))
         return made[asked[-1]] if asked[-1] < len(made) else None
 
-    asks = Asks(SimpleNamespace(demands=SimpleNamespace(demand=demand)), me)  # type: ignore[arg-type]
+    asks = DemandIssuer(SimpleNamespace(demands=SimpleNamespace(demand=demand)), me)  # type: ignore[arg-type]
     assert asks.carry_demand(claim) is None
     made += [Demand(claim, me, Status.OPEN), Demand(claim, me, Status.OPEN, row=CARRY), made[0]]
     assert asks.carry_demand(claim) is made[17], "the other one is for the payload"
@@ -208,7 +213,7 @@ def test_ones_own_demand_for_a_carry_is_looked_for_among_all_others_once() -> No
 def test_who_asked_keeps_the_word_of_its_leaves_before_the_chain_forgets_it() -> None:
     world = World.start(answer_seconds=1_000)
     world.to(Phase.ATTESTING)
-    asker, owner = (Answers(world.contracts, None, world.address(name)) for name in ("verifier", "worker-1"))  # type: ignore[arg-type]
+    asker, owner = (DemandResponder(world.contracts, None, world.address(name)) for name in ("verifier", "worker-1"))  # type: ignore[arg-type]
     world.send(demanded(world, "verifier")[1], "verifier")
     (demand,), demands = world.ledger().demands.values(), world.contracts.demands
     stored = demands.demand(demand.id)
@@ -250,7 +255,7 @@ def test_what_others_ask_of_others_costs_no_reads_of_the_chain() -> None:
         return lambda _: read.append(name)
 
     demands = SimpleNamespace(demand=noted("demand"), seed_of=noted("seed"), fading=noted("fading"))
-    answers = Answers(SimpleNamespace(demands=demands, market=None), None, me)  # type: ignore[arg-type]
+    answers = DemandResponder(SimpleNamespace(demands=demands, market=None), None, me)  # type: ignore[arg-type]
     record = DemandRecord(Digest(b"d" * 32), JobId(b"j" * 32), claim, 0, other, Seconds(1000))
     owned = SimpleNamespace(worker=other, carries=True)
     ledger: Any = SimpleNamespace(

@@ -16,7 +16,7 @@ from lockstep.chain.outbox import Outbox
 from lockstep.cli.staking import _tell
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError, NotOwner, TryLater, Unreachable, UsageError
 from lockstep.protocol.types import Address, Seconds, Wei
-from lockstep.runtime.staking import Moved, StakingAccount
+from lockstep.runtime.staking import StakeChange, StakingAccount
 from tests.support.memory.devnet import MemoryDevnet
 
 WALLET = Wei(1_000)
@@ -182,7 +182,7 @@ def test_a_contract_of_the_market_owns_nobody(bench: Bench) -> None:
 def test_money_that_moved_is_told_where_nobody_names_a_final_block(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: LockstepError
 ) -> None:
-    def final(staking: StakingAccount, moved: Moved) -> bool:
+    def final(staking: StakingAccount, moved: StakeChange) -> bool:
         raise error
 
     monkeypatch.setattr(StakingAccount, "final", final)

@@ -196,7 +196,7 @@ def test_products_of_a_llama_are_known_by_what_they_are() -> None:
 
 def step_program(model: nn.Module, arithmetic: Arithmetic) -> Program:
     batch = Batch(rows=2, row_length=model.config.row_length)
-    spec = diloco.Spec(inner_steps=2)
+    spec = diloco.DiLoCo(inner_steps=2)
     return build_programs(model, next_token_loss, spec, batch=batch, rounds=1, slots=2, arithmetic=arithmetic).step
 
 

@@ -176,7 +176,7 @@ class Counting(nn.Module):
 
 def built(model: nn.Module, loss=value, **inner: float):
     """The Programs of a job of one round."""
-    spec = diloco.Spec(inner=AdamW(**inner), inner_steps=2)
+    spec = diloco.DiLoCo(inner=AdamW(**inner), inner_steps=2)
     return build_programs(model, loss, spec, batch=Batch(2, 12), rounds=1, slots=2)
 
 

@@ -140,7 +140,7 @@ def test_products_of_extreme_numbers_are_the_reference_s(scale: float) -> None:
 def model_step(name: str, steps: int = H) -> tuple[Program, Array, Array]:
     """A model's step of integer products, its first parameters, its rows."""
     model, length = small(name)
-    spec = diloco.Spec(inner=INNER, inner_steps=steps)
+    spec = diloco.DiLoCo(inner=INNER, inner_steps=steps)
     built = build_programs(
         model, loss_of(model), spec, batch=Batch(4, length), rounds=1, slots=2, arithmetic=Arithmetic("int8")
     )

@@ -49,19 +49,19 @@ QUICK = ("mlp", "gpt", "gpt untied, erf, biases, int8, accumulated", "cnn")
 """Models whose golden roots every run traces: all strategies' payloads and all kinds of ops are among theirs."""
 
 
-def models() -> dict[str, tuple[nn.Module, diloco.Spec, Batch]]:
+def models() -> dict[str, tuple[nn.Module, diloco.DiLoCo, Batch]]:
     """What golden roots are kept for."""
     rows = Batch(rows=2, row_length=17)
-    int8 = diloco.Spec(inner_steps=3, payload="int8-block")
+    int8 = diloco.DiLoCo(inner_steps=3, payload="int8-block")
     return {
-        "mlp": (MLP(MLPConfig()), diloco.Spec(inner_steps=3), rows),
-        "gpt": (GPT(SMALL), diloco.Spec(inner_steps=3), rows),
+        "mlp": (MLP(MLPConfig()), diloco.DiLoCo(inner_steps=3), rows),
+        "gpt": (GPT(SMALL), diloco.DiLoCo(inner_steps=3), rows),
         "gpt untied, erf, biases, int8, accumulated": (
             GPT(GPTConfig(32, 16, layers=1, heads=4, width=32, tied=False, gelu="none", bias=True)),
             int8,
             Batch(rows=2, row_length=17, accumulation=2),
         ),
-        "demo": (GPT(GPTConfig()), diloco.Spec(inner_steps=3), Batch()),
+        "demo": (GPT(GPTConfig()), diloco.DiLoCo(inner_steps=3), Batch()),
         "llama": (Llama(LlamaConfig(32, 16, layers=1, heads=4, kv_heads=2, width=32, hidden=48)), int8, rows),
         "encoder": (Encoder(EncoderConfig(33, 17, layers=1, heads=2, width=32)), int8, rows),
         "cnn": (CNN(CNNConfig(size=4, width=4, groups=2)), int8, rows),

@@ -29,7 +29,7 @@ def job_of(model: nn.Module, spec: Strategy, ema: float = DECAY):
     )
 
 
-SPECS = {"with a momentum": diloco.Spec(inner_steps=2), "alone": fedavg.FedAvg(inner_steps=2)}
+SPECS = {"with a momentum": diloco.DiLoCo(inner_steps=2), "alone": fedavg.FedAvg(inner_steps=2)}
 
 
 def centred() -> nn.Module:
@@ -83,7 +83,7 @@ def test_place_of_an_average_is_checked() -> None:
 def test_decay_is_one(tmp_path: Path) -> None:
     for wrong in (1.0, -0.5, float("nan")):
         with pytest.raises(UsageError, match="ema is"):
-            job_of(CentredNet(), diloco.Spec(inner_steps=2), wrong)
+            job_of(CentredNet(), diloco.DiLoCo(inner_steps=2), wrong)
     with pytest.raises(UsageError, match="ema is"):
         refuse_wrong({"texts": str(tmp_path), "ema": "0.9"})
     refuse_wrong({"texts": str(tmp_path), "ema": 0.9})

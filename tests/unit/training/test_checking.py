@@ -28,7 +28,7 @@ VOCABULARY = 20
 
 
 def tried(model: nn.Module, loss: Loss | RandomLoss, batch: Batch = BATCH, rows: Any = None) -> TriedSteps:
-    strategy = diloco.Spec()
+    strategy = diloco.DiLoCo()
     built = build_programs(model, loss, strategy, batch=batch, rounds=1, slots=2)
     return trial(model, loss, strategy, batch, built, rows)
 

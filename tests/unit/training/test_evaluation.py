@@ -165,7 +165,7 @@ def test_the_step_computes_what_training_computes_on_the_way_forward() -> None:
     """No op kind, mode or function that a training step of the same model does not have as well."""
     model, length = small("gpt")
     trained = training_job(
-        model, diloco.Spec(carry=True), Dataset(rows(length), 256), batch=Batch(4, length), rounds=1, slots=2,
+        model, diloco.DiLoCo(carry=True), Dataset(rows(length), 256), batch=Batch(4, length), rounds=1, slots=2,
         min_slots=1,
     )  # fmt: skip
     ours, theirs = job_of("gpt").programs.step, trained.programs.step
@@ -178,7 +178,7 @@ def test_its_base_is_the_root_of_the_checkpoint_lifted_to_its_own_depth() -> Non
     """Whoever holds both roots sees that the model which was evaluated is the one that another job has trained."""
     model, length = small("gpt")
     trained = training_job(
-        model, diloco.Spec(carry=True), Dataset(rows(length), 256), batch=Batch(4, length), rounds=1, slots=2,
+        model, diloco.DiLoCo(carry=True), Dataset(rows(length), 256), batch=Batch(4, length), rounds=1, slots=2,
         min_slots=1,
     )  # fmt: skip
     (flat,) = trained.genesis.shared
@@ -298,7 +298,7 @@ def test_words_that_are_no_metrics_are_refused(words: list[float]) -> None:
 def test_a_job_that_trains_has_no_metrics() -> None:
     assert EvaluationSpec.of(SPEC.to_dict()) == SPEC
     with pytest.raises(UsageError, match="diloco"):
-        EvaluationSpec.of(diloco.Spec().to_dict())
+        EvaluationSpec.of(diloco.DiLoCo().to_dict())
     for outer in ((), (np.zeros(3, np.float32),) * 2, (np.zeros(3, np.int32),)):
         with pytest.raises(PayloadInvalid, match="no metrics"):
             read_metrics(outer, step_of_eight_rows(), SPEC)

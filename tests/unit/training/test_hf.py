@@ -298,7 +298,7 @@ def test_job_trains_as_torch_s_adamw_in_float64(name: str) -> None:
     model = KINDS[name].build()
     batch = Batch(rows=3, row_length=LENGTH + 1)
     job = training_job(
-        model, diloco.Spec(inner=INNER, inner_steps=H), Dataset(rows(), VOCABULARY), batch=batch, rounds=1, slots=2,
+        model, diloco.DiLoCo(inner=INNER, inner_steps=H), Dataset(rows(), VOCABULARY), batch=batch, rounds=1, slots=2,
         min_slots=1,
     )  # fmt: skip
     flat = initial_parameters(model, 0)
@@ -317,7 +317,7 @@ def test_job_trains_as_torch_s_adamw_in_float64(name: str) -> None:
 @pytest.mark.slow
 def test_dropout_of_a_model_in_training_is_part_of_its_step() -> None:
     model = KINDS["gpt2"].build()
-    spec, batch = diloco.Spec(inner=INNER, inner_steps=H), Batch(rows=2, row_length=LENGTH + 1)
+    spec, batch = diloco.DiLoCo(inner=INNER, inner_steps=H), Batch(rows=2, row_length=LENGTH + 1)
 
     def step(training: bool) -> Program:
         return build_programs(model.train(training), next_token_loss, spec, batch=batch, rounds=1, slots=2).step
@@ -378,7 +378,7 @@ def test_adapters_of_a_frozen_model_train_and_are_merged(tmp_path: Path) -> None
     adapted = adapt(KINDS["llama"].build(), rank=4, targets=("q_proj", "v_proj"))
     batch = Batch(rows=2, row_length=LENGTH + 1)
     job = training_job(
-        adapted, diloco.Spec(inner=INNER, inner_steps=H), Dataset(rows(), VOCABULARY), batch=batch, rounds=1, slots=2,
+        adapted, diloco.DiLoCo(inner=INNER, inner_steps=H), Dataset(rows(), VOCABULARY), batch=batch, rounds=1, slots=2,
         min_slots=1,
     )  # fmt: skip
     flat = trained(job.programs.step, job.genesis.shared[0])
@@ -453,7 +453,7 @@ def test_a_model_is_traced_without_weights() -> None:
     config = KINDS["llama"].config()
     with without_weights():
         bare = hf.LlamaForCausalLM(config)
-    spec, batch = diloco.Spec(inner_steps=H), Batch(rows=2, row_length=LENGTH + 1)
+    spec, batch = diloco.DiLoCo(inner_steps=H), Batch(rows=2, row_length=LENGTH + 1)
     roots = [
         build_programs(m, next_token_loss, spec, batch=batch, rounds=1, slots=2).step.root
         for m in (hf.LlamaForCausalLM(config), bare)

@@ -47,7 +47,7 @@ GPT_USED = sum(p.numel() for p in GPT(CONFIG).parameters())
 
 def built(**changes):
     fields = {name: changes.pop(name) for name in ("payload", "carry") if name in changes}
-    spec = diloco.Spec(inner=INNER, inner_steps=H, **fields)
+    spec = diloco.DiLoCo(inner=INNER, inner_steps=H, **fields)
     settings = {"batch": Batch(rows=3, row_length=ROW), "rounds": 3, "slots": 3, **changes}
     return traced.build_programs(GPT(CONFIG), next_token_loss, spec, **settings)
 
@@ -252,7 +252,7 @@ def test_int8_payload_loses_at_most_half_a_code_and_travels_as_bytes(tmp_path: P
 def test_int8_encode_in_eager_torch_gives_the_same_bits() -> None:
     programs, flat = built(payload="int8-block"), start()
     state = trained(programs.step, flat)
-    spec = diloco.Spec(payload="int8-block")
+    spec = diloco.DiLoCo(payload="int8-block")
     difference = torch.from_numpy(flat) - torch.from_numpy(state[0].copy())
     due = spec.parts().codec.encode(difference, torch.tensor(ROUND)).numpy()
     got = compile(programs.encode).run(state, StepContext(SEED, ROUND, SLOT, H + 1), DATA)[0]
@@ -276,7 +276,7 @@ def test_merge_is_nesterov_of_the_masked_mean(slots: int, mask: list[int]) -> No
     out = merge(program, slots, base, momentum, payloads, mask)
     counted = [p.astype(np.float64) for p, m in zip(payloads, mask, strict=True) if m]
     mean = sum(counted) / len(counted) if counted else np.zeros(base.size)
-    spec = diloco.Spec()
+    spec = diloco.DiLoCo()
     next_momentum = spec.outer_momentum * momentum + mean
     due = base - spec.outer_learning_rate * (mean + spec.outer_momentum * next_momentum)
     np.testing.assert_allclose(out[2], next_momentum, rtol=1e-5, atol=1e-6)
@@ -295,7 +295,7 @@ def test_batch_of_another_row_length_is_refused() -> None:
     with pytest.raises(UsageError, match="rows have"):
         training_job(
             GPT(CONFIG),
-            diloco.Spec(),
+            diloco.DiLoCo(),
             Dataset(DATA, CONFIG.vocabulary),
             batch=Batch(rows=2, row_length=ROW - 1),
             rounds=1,
@@ -317,6 +317,6 @@ def test_model_with_buffers_is_traced_with_them() -> None:
             return super().forward(tokens_BT) + self.shift
 
     programs = build_programs(
-        Shifted(), next_token_loss, diloco.Spec(inner_steps=H), batch=Batch(2, ROW), rounds=1, slots=2
+        Shifted(), next_token_loss, diloco.DiLoCo(inner_steps=H), batch=Batch(2, ROW), rounds=1, slots=2
     )
     assert len(programs.step.consts) == 2, "the schedule and the buffer"

@@ -120,13 +120,13 @@ def test_a_merge_is_that_of_flwr(name: str) -> None:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("strategy", [diloco.Spec(inner_steps=4), opendiloco.OpenDiLoCo(inner_steps=4)])
+@pytest.mark.parametrize("strategy", [diloco.DiLoCo(inner_steps=4), opendiloco.OpenDiLoCo(inner_steps=4)])
 def test_an_outer_step_is_that_of_torchft(strategy: Any) -> None:
     assert str(TORCHFT["torchft"]) == "0.2.0"
     start, lives = TORCHFT["start"], TORCHFT["lives"]
     bases = [start, *TORCHFT["bases"]]
     momenta = [np.zeros_like(start), *TORCHFT["momenta"]]
-    exact = isinstance(strategy, diloco.Spec)
+    exact = isinstance(strategy, diloco.DiLoCo)
     job = Matrix(strategy, start, slots=lives.shape[1], rounds=len(lives))
     state = job.rehearsal.first()
     for r, found in enumerate(lives):

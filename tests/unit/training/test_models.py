@@ -108,7 +108,7 @@ def losses_beside(
 def job_of(name: str) -> tuple[nn.Module, TrainingJob]:
     model, length = small(name)
     settings = {"batch": Batch(4, length), "rounds": 1, "slots": 2, "min_slots": 1, "seed": 1}
-    spec = diloco.Spec(inner=INNER, inner_steps=H)
+    spec = diloco.DiLoCo(inner=INNER, inner_steps=H)
     return model, training_job(model, spec, Dataset(rows(length), 256), **settings)
 
 
@@ -157,7 +157,7 @@ def test_twenty_steps_end_at_torch_s_loss(name: str, accumulation: int) -> None:
     model, length = small(name)
     batch = Batch(4, length, accumulation)
     loss, flat = loss_of(model), initial_parameters(model, 1)
-    spec = diloco.Spec(inner=INNER, inner_steps=H)
+    spec = diloco.DiLoCo(inner=INNER, inner_steps=H)
     step = compile(build_programs(model, loss, spec, batch=batch, rounds=1, slots=2).step)
     zero = np.zeros_like(flat)
     state = [flat, None, flat, None, zero, zero, np.array(0, np.int32), None]
@@ -212,7 +212,7 @@ def test_model_of_one_s_own_is_a_row_of_the_registry(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(MODELS, "line", ModelKind(LineConfig, Line, lambda model: line_loss))
     model = Line(LineConfig(8))
     settings = {"batch": Batch(4, 9), "rounds": 1, "slots": 2, "min_slots": 1}
-    job = training_job(model, diloco.Spec(inner_steps=2), Dataset(rows(9), 32), **settings)
+    job = training_job(model, diloco.DiLoCo(inner_steps=2), Dataset(rows(9), 32), **settings)
     assert (job.genesis.shared[0][:8] == model.head.weight.detach().numpy().reshape(-1)).all(), "the weights it has"
     save_model(tmp_path, job.genesis.shared[0], job.parameters, job.model)
     x = torch.ones(1, 8)
@@ -299,7 +299,7 @@ def test_masks_differ_between_steps_and_passes_and_are_the_program_s() -> None:
     sample = Sample(rows(length), batch, SEED)
     drawn = [sample.words(t, k)(64) for t in (1, 2) for k in (0, 1)]
     assert len({tuple(w.tolist()) for w in drawn}) == 4
-    step = build_programs(model, loss_of(model), diloco.Spec(inner_steps=1), batch=batch, rounds=1, slots=2).step
+    step = build_programs(model, loss_of(model), diloco.DiLoCo(inner_steps=1), batch=batch, rounds=1, slots=2).step
     streams = sorted(op.p0 for op in step.ops if op.kind.name == "RANDOM")
     assert streams == [0, 1]
 
@@ -329,7 +329,7 @@ def test_a_large_base_is_never_copied() -> None:
     weights = {name: p for name, p in base.named_parameters() if p.nbytes > COPIED_BYTES}
     assert weights, "some are large"
     frozen = dict(model.named_parameters())
-    built = build_programs(model, loss_of(model), diloco.Spec(inner_steps=H), batch=Batch(2, 17), rounds=1, slots=2)
+    built = build_programs(model, loss_of(model), diloco.DiLoCo(inner_steps=H), batch=Batch(2, 17), rounds=1, slots=2)
     read = {np.frombuffer(c.data, np.uint8).ctypes.data for c in built.step.consts}
     for name, p in weights.items():
         assert frozen["base." + name.replace("qkv", "qkv.layer")].data_ptr() == p.data_ptr(), f"{name} of the model"
@@ -352,7 +352,7 @@ def test_state_of_a_job_holds_adapters_alone_and_its_step_the_base() -> None:
 @pytest.mark.slow
 def test_base_is_part_of_the_program_s_root() -> None:
     other = adapt(started(GPT(GPT_SMALL), 2), rank=4, targets=["qkv", "up"])
-    spec, settings = diloco.Spec(inner=INNER, inner_steps=H), {"batch": Batch(4, 17), "rounds": 1, "slots": 2}
+    spec, settings = diloco.DiLoCo(inner=INNER, inner_steps=H), {"batch": Batch(4, 17), "rounds": 1, "slots": 2}
     built = build_programs(other, loss_of(other), spec, **settings)
     assert built.step.root != job_of("lora")[1].programs.step.root
 
@@ -381,7 +381,7 @@ def test_gpt_2_of_transformers_is_adapted_in_its_own_layers() -> None:
     with torch.no_grad():
         torch.testing.assert_close(plain(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-5)
     assert layout_of(model).used == 2 * 32 + 96 * 2
-    built = build_programs(model, loss_of(model), diloco.Spec(inner_steps=2), batch=Batch(2, 17), rounds=1, slots=2)
+    built = build_programs(model, loss_of(model), diloco.DiLoCo(inner_steps=2), batch=Batch(2, 17), rounds=1, slots=2)
     assert built.layout.used == layout_of(model).used
     assert describe(build_model(describe(model))) == describe(model)
 
@@ -408,7 +408,7 @@ def test_frozen_parameter_that_no_step_reads_is_refused() -> None:
     model.spare = nn.Parameter(torch.ones(8), requires_grad=False)
     settings = {"batch": Batch(4, 17), "rounds": 1, "slots": 2, "min_slots": 1}
     with pytest.raises(UsageError, match="spare"):
-        training_job(model, diloco.Spec(), Dataset(rows(17), 256), **settings)
+        training_job(model, diloco.DiLoCo(), Dataset(rows(17), 256), **settings)
 
 
 # --- frozen weights as codes ---------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ def test_frozen_weights_of_integer_products_are_codes_and_no_floats(form: str, t
     model = adapt(base, rank=4, targets=["qkv", "up"])
     arithmetic = Arithmetic("int8", {"*": form})
     job = training_job(
-        model, diloco.Spec(inner_steps=2), Dataset(rows(17), 256), batch=Batch(2, 17), rounds=1, slots=2, min_slots=1,
+        model, diloco.DiLoCo(inner_steps=2), Dataset(rows(17), 256), batch=Batch(2, 17), rounds=1, slots=2, min_slots=1,
         arithmetic=arithmetic,
     )  # fmt: skip
     limbs = {p["name"]: len(p["limbs"]) for p in job.parameters if "limbs" in p}
@@ -447,7 +447,7 @@ def test_frozen_weights_of_integer_products_are_codes_and_no_floats(form: str, t
 def test_a_spec_with_frozen_codes_survives_its_file() -> None:
     model = adapt(started(GPT(GPT_SMALL), 1), rank=2)
     built = build_programs(
-        model, loss_of(model), diloco.Spec(inner_steps=2), batch=Batch(2, 17), rounds=1, slots=2,
+        model, loss_of(model), diloco.DiLoCo(inner_steps=2), batch=Batch(2, 17), rounds=1, slots=2,
         arithmetic=Arithmetic("int8"),
     )  # fmt: skip
     listed = described_parameters(model, built)

@@ -54,7 +54,7 @@ from lockstep.training.optimizers.schedules import (
     StepRate,
 )
 from lockstep.training.parameters import Layout, Parameter, unallocated
-from lockstep.training.strategies.diloco import Spec
+from lockstep.training.strategies.diloco import DiLoCo
 from lockstep.training.strategies.registry import OPTIMIZERS
 
 STEPS = 50
@@ -509,18 +509,22 @@ def test_a_schedule_is_named_in_a_description_and_its_warm_up_stands_beside_it()
 @pytest.mark.parametrize(
     ("strategy", "rounds", "figure"),
     [
-        (Spec(inner_steps=5, inner=AdamW(warmup=1000)), 2, "inner.warmup is 1000, and there are 10 steps: .* 3.0e-05"),
-        (Spec(inner_steps=5, inner=AdamW(restart_warmup=9)), 9, "restart_warmup is 9, .* every 5 steps: .* 1.5e-03"),
-        (Spec(inner_steps=5, inner=ScheduleFree(warmup=50)), 90, "inner.warmup is 50, and there are 5 steps"),
         (
-            Spec(inner_steps=5, inner=Several(Members((("*", PacedPart(Lion(), every=5)),)))),
+            DiLoCo(inner_steps=5, inner=AdamW(warmup=1000)),
+            2,
+            "inner.warmup is 1000, and there are 10 steps: .* 3.0e-05",
+        ),
+        (DiLoCo(inner_steps=5, inner=AdamW(restart_warmup=9)), 9, "restart_warmup is 9, .* every 5 steps: .* 1.5e-03"),
+        (DiLoCo(inner_steps=5, inner=ScheduleFree(warmup=50)), 90, "inner.warmup is 50, and there are 5 steps"),
+        (
+            DiLoCo(inner_steps=5, inner=Several(Members((("*", PacedPart(Lion(), every=5)),)))),
             9,
             r"inner.\*: warmup is 10",
         ),
         (strategy_of({"name": "allreduce"}), 5, "outer.warmup is 10, and there are 5 steps"),
         (strategy_of({"name": "onebit"}), 5, "^warmup is 10, and there are 5 steps"),
-        (Spec(inner_steps=5, inner=AdamW(warmup=10)), 2, ""),
-        (Spec(inner_steps=5, inner=AdamW(warmup=99, schedule=OneCycle())), 2, ""),
+        (DiLoCo(inner_steps=5, inner=AdamW(warmup=10)), 2, ""),
+        (DiLoCo(inner_steps=5, inner=AdamW(warmup=99, schedule=OneCycle())), 2, ""),
     ],
 )
 def test_a_warm_up_that_a_job_is_too_short_for_is_told(strategy: Any, rounds: int, figure: str) -> None:
@@ -731,7 +735,7 @@ def test_values_that_cannot_train_are_refused(wrong: dict) -> None:
 
 
 def test_strategy_describes_itself_completely() -> None:
-    described = Spec(inner=AdamW(learning_rate=0.5)).to_dict()
+    described = DiLoCo(inner=AdamW(learning_rate=0.5)).to_dict()
     assert described["name"] == "diloco"
     assert described["inner"]["learning_rate"] == 0.5
     assert set(described) >= {"inner_steps", "payload", "outer_learning_rate", "outer_momentum"}

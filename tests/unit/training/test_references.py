@@ -94,7 +94,7 @@ class Course:
 
 
 def test_diloco_s_outer_step_is_torch_s_own() -> None:
-    course = Course(diloco.Spec(inner_steps=4))
+    course = Course(diloco.DiLoCo(inner_steps=4))
     parameter = torch.nn.Parameter(torch.from_numpy(wide(course.rehearsal.genesis.shared[0])))
     outer = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
     for _ in range(ROUNDS):

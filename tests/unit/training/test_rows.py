@@ -273,18 +273,20 @@ def test_a_loss_takes_fields_as_its_parameters_say(data: Any, loss: Callable[...
 
 def test_losses_that_fit_no_fields_are_refused_by_name() -> None:
     dataset = dataset_of(NAMED)
-    build = partial(build_programs, Line(), strategy=diloco.Spec(), batch=Batch(rows=4).of(dataset), rounds=1, slots=2)
+    build = partial(
+        build_programs, Line(), strategy=diloco.DiLoCo(), batch=Batch(rows=4).of(dataset), rounds=1, slots=2
+    )
     with pytest.raises(UsageError, match="the rows have x, y"):
         build(lambda model, features, labels: of_names(model, features, labels))
     with pytest.raises(LoweringError, match=r"a field 'z' .* at test_rows.py:"):
         build(lambda model, batch: batch["z"].mean())
     with pytest.raises(LoweringError, match=r"rows of fields as one tensor at test_rows\.py:"):
         build(lambda model, batch: batch[:, 1].mean())
-    plain = partial(build_programs, Line(), strategy=diloco.Spec(), batch=Batch(rows=4), rounds=1, slots=2)
+    plain = partial(build_programs, Line(), strategy=diloco.DiLoCo(), batch=Batch(rows=4), rounds=1, slots=2)
     with pytest.raises(UsageError, match="a row is one tensor"):
         plain(of_names)
     with pytest.raises(UsageError, match="no loss"):
-        training_job(Line(), diloco.Spec(), dataset, batch=Batch(rows=4), rounds=1, slots=2, min_slots=1)
+        training_job(Line(), diloco.DiLoCo(), dataset, batch=Batch(rows=4), rounds=1, slots=2, min_slots=1)
 
 
 def test_a_loss_that_draws_gets_words_for_each_row_of_fields() -> None:
@@ -300,7 +302,7 @@ def test_a_loss_that_draws_gets_words_for_each_row_of_fields() -> None:
 
 def test_a_job_and_an_evaluation_take_the_form_of_their_rows() -> None:
     dataset, terms = dataset_of(NAMED), {"rounds": 1, "slots": 2, "min_slots": 1}
-    job = training_job(Line(), diloco.Spec(), dataset, batch=Batch(rows=4), loss=of_names, **terms)
+    job = training_job(Line(), diloco.DiLoCo(), dataset, batch=Batch(rows=4), loss=of_names, **terms)
     assert job.dataset.row_tokens == 3
     flat = np.zeros(256, np.float32)
     job = evaluation_job(
@@ -309,4 +311,4 @@ def test_a_job_and_an_evaluation_take_the_form_of_their_rows() -> None:
     assert job.dataset.fielded
     text = windows(np.arange(500) % 7, length=9)
     with pytest.raises(UsageError, match="windows have 9 tokens, the batch reads 8"):
-        training_job(Line(), diloco.Spec(), text, batch=Batch(rows=4, row_length=8), loss=of_pair, **terms)
+        training_job(Line(), diloco.DiLoCo(), text, batch=Batch(rows=4, row_length=8), loss=of_pair, **terms)

@@ -365,7 +365,7 @@ def squares(model: Callable[..., Tensor], rows: Tensor) -> Tensor:
 
 
 def built(model: nn.Module, value: Loss) -> TracedPrograms:
-    return build_programs(model, value, diloco.Spec(inner_steps=2), batch=Batch(2, 9), rounds=1, slots=2)
+    return build_programs(model, value, diloco.DiLoCo(inner_steps=2), batch=Batch(2, 9), rounds=1, slots=2)
 
 
 def state_of(model: Any) -> list[object]:
@@ -449,7 +449,7 @@ def test_wrapper_changes_neither_the_step_nor_a_name(name: str) -> None:
 
 @pytest.mark.slow
 def test_compiled_model_is_tried_as_it_is() -> None:
-    model, batch, spec = torch.compile(Net(), backend="aot_eager"), Batch(2, 9), diloco.Spec(inner_steps=2)
+    model, batch, spec = torch.compile(Net(), backend="aot_eager"), Batch(2, 9), diloco.DiLoCo(inner_steps=2)
     built = build_programs(model, loss, spec, batch=batch, rounds=1, slots=2)
     tried = trial(model, loss, spec, batch, built)
     assert tried.gradients, tried.eager

@@ -45,8 +45,8 @@ DATA = np.random.default_rng(3).integers(0, CONFIG.vocabulary, (40, ROW), dtype=
 SEED = bytes(range(32))
 
 
-def spec(carry: bool) -> diloco.Spec:
-    return diloco.Spec(inner_steps=H, payload="int8-block", carry=carry)
+def spec(carry: bool) -> diloco.DiLoCo:
+    return diloco.DiLoCo(inner_steps=H, payload="int8-block", carry=carry)
 
 
 def built(carry: bool, shard: int = SHARD) -> TracedPrograms:

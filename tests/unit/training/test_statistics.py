@@ -79,7 +79,7 @@ def images() -> np.ndarray:
 
 def programs(model: nn.Module, spec: Strategy | None = None, batch: Batch = BATCH, loss=value):
     return build_programs(
-        model, loss, spec or diloco.Spec(inner=INNER, inner_steps=200), batch=batch, rounds=1, slots=SLOTS
+        model, loss, spec or diloco.DiLoCo(inner=INNER, inner_steps=200), batch=batch, rounds=1, slots=SLOTS
     )
 
 

@@ -36,7 +36,7 @@ from lockstep.training.trial import trial
 ROWS = np.random.default_rng(0).integers(0, 64, (40, 8)).astype(np.int32)
 BATCH, SEED, STEPS = Batch(4, 8), bytes(32), 3
 INNER = AdamW(learning_rate=3e-3, warmup=0)
-SPEC = diloco.Spec(inner=INNER, inner_steps=STEPS)
+SPEC = diloco.DiLoCo(inner=INNER, inner_steps=STEPS)
 CODES, KEYS = 6, 12
 
 

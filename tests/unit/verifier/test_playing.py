@@ -68,14 +68,14 @@ def view(*games: GameRecord) -> MarketView:
 
 def test_empty_seats_are_own_running_games_the_earliest_deadline_first(seats: GamePlayers) -> None:
     running = (game(1), game(2), game(3), game(4, OTHER), replace(game(5), verdict=Verdict.FRAUD))
-    assert [g.id[0] for g in seats.empty(view(*running))] == [3, 2, 1], "one that cannot be read may be the first"
-    seats.sit(running[1].id, running[1].claim, HELD)
-    assert [g.id[0] for g in seats.empty(view(*running))] == [3, 1]
+    assert [g.id[0] for g in seats.unplayed(view(*running))] == [3, 2, 1], "one that cannot be read may be the first"
+    seats.join(running[1].id, running[1].claim, HELD)
+    assert [g.id[0] for g in seats.unplayed(view(*running))] == [3, 1]
 
 
 def test_an_end_is_told_once_and_frees_the_seat(seats: GamePlayers, told: Told) -> None:
     sat, before = game(1), replace(game(2), verdict=Verdict.FRAUD)
-    seats.sit(sat.id, sat.claim, HELD)
+    seats.join(sat.id, sat.claim, HELD)
     assert not seats.at_rest(view(sat, before))
     over = view(replace(sat, verdict=Verdict.REJECTED), before)
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_an_end_is_told_once_and_frees_the_seat(seats: GamePlayers, told: Told) 
 def test_a_game_that_a_reorganisation_undid_is_left_and_its_claim_named(seats: GamePlayers) -> None:
     sat, undone = game(1), game(2)
     for g in (sat, undone):
-        seats.sit(g.id, g.claim, HELD)
+        seats.join(g.id, g.claim, HELD)
     assert seats.leave_undone(view(sat)) == [undone.claim]
     assert len(seats) == 1
     assert seats.leave_undone(view(sat)) == []

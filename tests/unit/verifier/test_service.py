@@ -365,7 +365,7 @@ def test_a_game_s_claim_is_replayed_to_its_end_while_the_process_ends(desk: Desk
 def test_a_job_that_breaks_a_rule_is_voided_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     rule, sent = next(iter(Rule)), []
     keys = iter(["commit/a", "void/a"])
-    monkeypatch.setattr("verifier.reporting.proof", lambda *_: (next(keys), None))
+    monkeypatch.setattr("verifier.proving.proof", lambda *_: (next(keys), None))
     monkeypatch.setattr(Sender, "attempt", lambda self, key, call: sent.append(key) or True)
     error = Undefendable(ProgramInvalid("a rule"), None, rule)  # type: ignore[arg-type]
     for slot in range(2):

@@ -13,7 +13,7 @@ from lockstep.market.ledger import Ledger
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds
 from worker.account import MEANINGS, Account, earnings_lines, earnings_of, reasons_of
-from worker.unpaid import Dealings, dealings
+from worker.requesters import RequesterHistory, history_with
 
 ME, OTHER, REQUESTER = (Address("0x" + c * 40) for c in "abc")
 JOB = JobId(b"\x07" * 32)
@@ -133,8 +133,8 @@ def test_work_that_was_public_and_is_not_paid_is_counted_by_requester(
     events: list[Event], paid: int, unpaid: int
 ) -> None:
     ledger = account(*events).ledger
-    assert dealings(ledger, REQUESTER, ME) == Dealings(paid, unpaid)
-    assert dealings(ledger, OTHER, ME) == Dealings(), "another requester's rounds are its own"
+    assert history_with(ledger, REQUESTER, ME) == RequesterHistory(paid, unpaid)
+    assert history_with(ledger, OTHER, ME) == RequesterHistory(), "another requester's rounds are its own"
 
 
 def test_a_round_started_again_has_a_row_for_each_attempt() -> None:

@@ -28,7 +28,7 @@ from worker import admission as admission_module
 from worker.admission import FIRST_SECONDS, Admission
 from worker.parts import TrackedJob, WorkerParts
 from worker.policy import Policy
-from worker.unpaid import FORGIVEN, Dealings
+from worker.requesters import FORGIVEN, RequesterHistory
 
 NOW = Seconds(1000)
 
@@ -244,14 +244,14 @@ def test_a_requester_whose_rounds_did_not_pay_is_served_no_more_and_after_a_rest
     parts: WorkerParts, funds: FakeFunds, toy: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.policy = Policy(max_unpaid=2)  # type: ignore[misc]
-    had = Dealings(paid=FORGIVEN - 1, unpaid=2)
-    monkeypatch.setattr(admission_module, "dealings", lambda ledger, requester, me: had)
+    had = RequesterHistory(paid=FORGIVEN - 1, unpaid=2)
+    monkeypatch.setattr(admission_module, "history_with", lambda ledger, requester, me: had)
     for _ in range(2):
         with closing(Admission(parts, funds)) as fresh:  # type: ignore[arg-type]
             assert not fits(fresh, taken_of(toy), [], NOW)
         note = parts.notes.jobs[toy.id]
         assert (note.code, "--max-unpaid is 2" in note.message, OTHER in note.message) == ("unpaid", True, True)
-    had = Dealings(paid=FORGIVEN, unpaid=2)
+    had = RequesterHistory(paid=FORGIVEN, unpaid=2)
     with closing(Admission(parts, funds)) as fresh:  # type: ignore[arg-type]
         assert fits(fresh, taken_of(toy), [], NOW), "what was paid forgives"
 

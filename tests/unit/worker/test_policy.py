@@ -12,7 +12,7 @@ from lockstep.execution.rates import PRICED_OPERATIONS, slot_operations
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Address, Wei
 from worker.policy import Policy
-from worker.unpaid import FORGIVEN, Dealings
+from worker.requesters import FORGIVEN, RequesterHistory
 
 ALICE, BOB = "0x" + "a1" * 20, "0x" + "b0" * 20
 
@@ -48,10 +48,10 @@ def test_a_price_is_compared_by_computed_work(toy: Job) -> None:
 def test_a_requester_that_owes_is_refused_at_the_bound() -> None:
     requester = Address("0x" + "cc" * 20)
     bound = policy(max_unpaid=2)
-    assert bound.refuses_dealings(requester, Dealings(unpaid=1)) == ""
-    assert "--max-unpaid is 2" in bound.refuses_dealings(requester, Dealings(unpaid=2))
-    assert bound.refuses_dealings(requester, Dealings(FORGIVEN, 2)) == "", "what was paid forgives"
-    assert policy(max_unpaid=0).refuses_dealings(requester, Dealings(unpaid=10**6)) == ""
+    assert bound.refuses_history(requester, RequesterHistory(unpaid=1)) == ""
+    assert "--max-unpaid is 2" in bound.refuses_history(requester, RequesterHistory(unpaid=2))
+    assert bound.refuses_history(requester, RequesterHistory(FORGIVEN, 2)) == "", "what was paid forgives"
+    assert policy(max_unpaid=0).refuses_history(requester, RequesterHistory(unpaid=10**6)) == ""
 
 
 @pytest.mark.parametrize(

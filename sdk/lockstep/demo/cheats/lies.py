@@ -20,7 +20,7 @@ from lockstep.execution.jobs import ClaimRun, JobPrograms, State
 from lockstep.numerics import codes, scalar
 from lockstep.numerics.arrays import Array, to_array, to_bytes
 from lockstep.numerics.scalar import Opcode as Code
-from lockstep.numerics.trace import Made, StepTrace
+from lockstep.numerics.trace import OpOutputs, StepTrace
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.programs.program import (
@@ -241,9 +241,9 @@ class LyingRun(ClaimRun):
 
 @dataclass(frozen=True)
 class Behind:
-    """A forged Program's outputs (`trace.Made`), numbered as the honest Program's ops."""
+    """A forged Program's outputs (`trace.OpOutputs`), numbered as the honest Program's ops."""
 
-    forged: Made
+    forged: OpOutputs
     hidden: int | None
 
     @property

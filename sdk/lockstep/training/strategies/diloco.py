@@ -26,7 +26,7 @@ from lockstep.training.strategies.loop import Loop, Parts
 
 
 @dataclass(frozen=True)
-class Spec(Loop):
+class DiLoCo(Loop):
     """All that defines the strategy; hashed into the job."""
 
     name: ClassVar[str] = "diloco"

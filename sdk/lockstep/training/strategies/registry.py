@@ -46,7 +46,7 @@ from lockstep.training.strategies import (
 from lockstep.training.strategies.base import Optimizer, Strategy
 
 STRATEGIES: dict[str, type[Strategy]] = {
-    "diloco": diloco.Spec,
+    "diloco": diloco.DiLoCo,
     "allreduce": allreduce.AllReduce,
     "fedavg": fedavg.FedAvg,
     "fedadam": fedadam.FedAdam,

@@ -38,7 +38,7 @@ def gpt(request: pytest.FixtureRequest) -> tuple[TrainingJob, JobParams]:
     config = GPTConfig(vocabulary=64, context=32, layers=1, heads=2, width=32)
     rows = np.random.default_rng(0).integers(0, 64, (100, 33), dtype=np.int32)
     job = training_job(
-        GPT(config), diloco.Spec(inner=AdamW(), inner_steps=4), Dataset(rows, 64),
+        GPT(config), diloco.DiLoCo(inner=AdamW(), inner_steps=4), Dataset(rows, 64),
         batch=Batch(rows=16, row_length=33), rounds=2, slots=3, min_slots=2, seed=0,
         arithmetic=Arithmetic(request.param),
     )  # fmt: skip

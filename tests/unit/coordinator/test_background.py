@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator import reading, service
-from coordinator.beside import beside
+from coordinator.background import run_in_background
 from coordinator.service import Coordinator
 from lockstep.protocol.errors import Crashed, Unreachable
 from lockstep.protocol.types import JobId, Seconds
@@ -34,7 +34,7 @@ def test_what_is_tended_goes_on_until_the_work_is_done() -> None:
         if len(tended) == 3:
             enough.set()
 
-    assert beside(work, tend, every=0) == "done"
+    assert run_in_background(work, tend, every=0) == "done"
     assert set(tended[:3]) == {here}
     assert worked != [here]
 
@@ -44,7 +44,7 @@ def test_what_the_work_raises_is_raised_here() -> None:
         raise Crashed("ended", "")
 
     with pytest.raises(Crashed):
-        beside(work, lambda: None)
+        run_in_background(work, lambda: None)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def coordinator(parts: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     parts.party.head = lambda: Head(1, Seconds(1))
     monkeypatch.setattr(service, "Indexer", lambda *_: None)
     monkeypatch.setattr(
-        service, "beside", lambda work, tend: beside(work, tend, every=0)
+        service, "run_in_background", lambda work, tend: run_in_background(work, tend, every=0)
     )  # fmt: skip
     monkeypatch.setattr(service.leases, "held", lambda database, name, holder: nullcontext(True))
     monkeypatch.setattr(reading, "jobs_in_game", lambda session, me: [NAME, reading.hex32(OTHER)])

@@ -26,12 +26,12 @@ from verifier.root_lists import Lists, OnItsWay
 from verifier.telling import EventPrinter
 from verifier.witness.decide import agrees, round_of
 from verifier.witness.enrolling import Enrolment
-from verifier.witness.looking import RETRY_SECONDS
+from verifier.witness.replaying import RETRY_SECONDS
 
 log = structlog.get_logger(__name__)
 
 
-class Speaker:
+class VerdictRevealer:
     """Reveals the verdicts of own duties."""
 
     def __init__(

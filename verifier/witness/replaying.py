@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Look:
+class ReplayTask:
     """Work for the worker thread: the replay for a duty."""
 
     audit: AuditId
@@ -51,7 +51,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReplayResult:
     """The result of a duty's replay: the roots S_1 .. S_t*."""
 
     roots: tuple[StateRoot, ...]
@@ -75,7 +75,7 @@ class CarryMissing(BlobMissing):
         """The claim that starts from it."""
 
 
-class Looker:
+class DutyReplayer:
     """Replays the claims of own duties and commits to the results."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Looker:
         self._sender = sender
         self._printer = printer
         self._backlog = backlog
-        self._backoff: Backoff[Look] = Backoff(LOAD_SECONDS)
+        self._backoff: Backoff[ReplayTask] = Backoff(LOAD_SECONDS)
         self._asked: set[ClaimId] = set()
         """Claims whose carry was checked: it is stored, or a demand was considered."""
         self._computing: set[ClaimId] = set()
@@ -101,7 +101,7 @@ class Looker:
     def poll(self, view: MarketView, audit: AuditLedger, i: int) -> None:
         """Commits to the kept result of a duty's replay, or starts that replay."""
         seen = self._journal.observation(audit.id, i, audit.state.beacon)
-        look = Look(audit.id, i)
+        look = ReplayTask(audit.id, i)
         if seen is not None:
             self._commit(view, audit, i, seen)
         elif not len(self._executor) and not self._backoff.in_backoff(look, view.now):
@@ -120,11 +120,11 @@ class Looker:
         records = [round_.claims[audit.duties[i].slot] for i in mine if audit.duties[i].status == DutyStatus.DRAWN]
         return all(not record.carries or record.id in self._asked for record in records)
 
-    def take(self, view: MarketView, look: Look) -> None:
+    def take(self, view: MarketView, look: ReplayTask) -> None:
         """Keeps the result of a replay, or schedules a retry."""
         audit = view.ledger.audits.get(look.audit)
         try:
-            seen: Seen | None = self._executor.take(look)
+            seen: ReplayResult | None = self._executor.take(look)
         except Stopped:
             return
         except LockstepError as error:
@@ -155,7 +155,7 @@ class Looker:
         if audit is not None:
             self._keep(audit, look.i, seen)
 
-    def _keep(self, audit: AuditLedger, i: int, seen: Seen) -> None:
+    def _keep(self, audit: AuditLedger, i: int, seen: ReplayResult) -> None:
         # INVARIANT: what was seen, its leaf and its salt are on disk before the commitment to them is sent.
         salt = Digest(token_bytes(32))
         found = Observation(audit.id, i, audit.state.beacon, salt, seen.roots, seen.u, seen.leaf)
@@ -175,11 +175,11 @@ class Looker:
         """Keeps the verdict "differs" on a claim that starts from a wrong one, and has the wrong one challenged: both
         fall together."""
         self._backlog.suspect(source)
-        self._keep(audit, i, Seen((), 0, StateLeaf(Digest(token_bytes(32))), 0.0))
+        self._keep(audit, i, ReplayResult((), 0, StateLeaf(Digest(token_bytes(32))), 0.0))
 
     def _replay(
         self, params: JobParams, job: JobLedger, round_: RoundLedger, record: ClaimRecord, t: int, place: int
-    ) -> Seen:
+    ) -> ReplayResult:
         """Returns S_1 .. S_t, and the leaf at `place`. Runs on the worker thread.
 
         The leaf is taken in this process and not where the Programs run, so that a stranger's code learns nothing of a
@@ -201,7 +201,7 @@ class Looker:
             if step == u:
                 leaf = run.leaf(u, state, place)
         assert leaf is not None, "u is one of the steps up to t"
-        return Seen(tuple(roots), u, leaf, time.monotonic() - began)
+        return ReplayResult(tuple(roots), u, leaf, time.monotonic() - began)
 
     def _commit(self, view: MarketView, audit: AuditLedger, i: int, seen: Observation) -> None:
         a = audit.state

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from coordinator.account_metrics import WatchedAccount, spent
 from coordinator.api import create_app
-from coordinator.watching import WatchedAccount, spent
 from lockstep.chain.outbox import Outbox
 from lockstep.protocol.types import Wei
 from lockstep.runtime.metrics import MetricSample

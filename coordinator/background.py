@@ -12,12 +12,12 @@ EVERY_SECONDS = 1.0
 """Machine seconds between two calls of `tend`."""
 
 
-def beside(work: Callable[[], Result], tend: Callable[[], None], every: float = EVERY_SECONDS) -> Result:
+def run_in_background(work: Callable[[], Result], tend: Callable[[], None], every: float = EVERY_SECONDS) -> Result:
     """Runs `work` in a thread and returns its result; calls `tend` on this thread repeatedly until then.
 
     Raises the exception of `work`; an exception of `tend` is raised once the work is done.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="beside") as pool:
+    with ThreadPoolExecutor(1, thread_name_prefix="background") as pool:
         doing = pool.submit(work)
         while not wait([doing], every).done:
             tend()

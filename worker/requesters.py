@@ -20,7 +20,7 @@ FORGIVEN = 10
 
 
 @dataclass(frozen=True)
-class Dealings:
+class RequesterHistory:
     """One account's paid and unpaid rounds with one requester."""
 
     paid: int = 0
@@ -32,7 +32,7 @@ class Dealings:
         return max(0, self.unpaid - self.paid // FORGIVEN)
 
 
-def dealings(ledger: Ledger, requester: Address, me: Address) -> Dealings:
+def history_with(ledger: Ledger, requester: Address, me: Address) -> RequesterHistory:
     """Returns an account's rounds with a requester, in all of its jobs; unpaid are those whose merge excluded its
     payload."""
     paid = frozenset(p.claim for p in ledger.pays)
@@ -44,4 +44,4 @@ def dealings(ledger: Ledger, requester: Address, me: Address) -> Dealings:
         for slot, claim in r.claims.items()
         if claim.worker == me
     ]
-    return Dealings(found.count("paid"), found.count("excluded"))
+    return RequesterHistory(found.count("paid"), found.count("excluded"))
