@@ -156,6 +156,16 @@ def anchors(file: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in plain}
 
 
+def test_every_name_of_the_glossary_stands_in_its_file() -> None:
+    rows = re.findall(r"`([\w./]+\.(?:py|sol))`, `([\w.]+)`", (ROOT / "docs/glossary.md").read_text())
+    assert rows
+    found = []
+    for file, name in rows:
+        text = next(path for folder in BESIDE if (path := ROOT / folder / file).exists()).read_text()
+        found += [f"{file} has no {part}" for part in name.split(".") if not re.search(rf"\b{part}\b", text)]
+    assert found == []
+
+
 def test_every_link_of_a_document_leads_somewhere() -> None:
     lost, found = [], 0
     for file in documents.documents(ROOT):
