@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from coordinator import reading, receipts
 from coordinator.decide import AggregatorJob, AggregatorRound, Decider, receipts_due
 from coordinator.merging import Aggregators
 from lockstep.base.lines import event
+from lockstep.base.log import Logger
 from lockstep.market.acts import Action, ActionKind, call_of
 from lockstep.market.demands import DemandIssuer
 from lockstep.protocol.errors import Crashed, LockstepError, Mismatch, TryLater
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from coordinator.parts import CoordinatorParts
     from lockstep.chain.contracts import Call
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 Beside = Callable[[JobId, Callable[[], Any]], Any]
 """(job, work) -> what the work returns."""

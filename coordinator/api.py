@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
 from typing import Annotated, Any, Literal, TypeVar
 
-import structlog
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from pydantic import BaseModel, ValidationError
 from starlette.responses import PlainTextResponse, StreamingResponse
@@ -64,6 +63,7 @@ from coordinator.schema import (
     TimelineOut,
     TransactionOut,
 )
+from lockstep.base.log import Logger
 from lockstep.protocol.errors import LockstepError, TryLater, UsageError
 from lockstep.protocol.types import Cid
 from lockstep.storage.cid import parse_cid
@@ -84,7 +84,7 @@ Small = Annotated[SignedRequest, Depends(signed(lambda _: SMALL_BODY_BYTES))]
 Blob = Annotated[SignedRequest, Depends(signed(lambda context: context.max_blob_bytes))]
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 public = APIRouter(prefix="/api/v1")
 service = APIRouter()

@@ -14,11 +14,12 @@ from time import time, time_ns
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import structlog
 from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps
 
-log = structlog.get_logger(__name__)
+from lockstep.base.log import Logger
+
+log = Logger(__name__)
 
 SCHEME = "folder"
 UNFINISHED = ".part"

@@ -14,11 +14,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from coordinator.disputes import ENCODE, MERGE, STEP, NamedOp, role_of
 from coordinator.models import JobRow, unhex
 from coordinator.schema import DescriptionOut
+from lockstep.base.log import Logger
 from lockstep.execution.rates import work_of
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage import ContentStore, cid_of_digest
@@ -40,7 +39,7 @@ NAMES = ("kind", "name", "model")
 FIELDS = 6
 """The most fields of a model or a strategy that are shown."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

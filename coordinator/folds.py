@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import structlog
 from sqlalchemy import delete, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -34,6 +33,7 @@ from coordinator.models import (
     UndoRow,
 )
 from coordinator.undoing import near, recording
+from lockstep.base.log import Logger
 
 MARKET, VAULT, GAME, WITNESSES = "JobMarket", "StakeVault", "DisputeGame", "Witnesses"
 PROJECTED = (
@@ -41,7 +41,7 @@ PROJECTED = (
     AuditRow,
 )  # fmt: skip
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 RowT = TypeVar("RowT", bound=IndexTable)
 Projection = Callable[[Session, EventRow], None]

@@ -10,7 +10,6 @@ import time
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from eth_typing import HexStr
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -20,6 +19,7 @@ from coordinator.db import Database
 from coordinator.folds import GAME, MARKET, apply, rebuild
 from coordinator.models import CursorRow, EventRow, JobRow
 from coordinator.undoing import forget, undone
+from lockstep.base.log import Logger
 from lockstep.chain import events as chain_events
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Market
@@ -33,7 +33,7 @@ from lockstep.protocol.types import JobId
 if TYPE_CHECKING:
     from web3 import Web3
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import structlog
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from coordinator.db import Database
 from coordinator.models import LeaseRow
+from lockstep.base.log import Logger
 from lockstep.protocol.errors import TryLater
 
 LEASE_SECONDS = 60
 """The life of a lease, in this machine's time."""
 RENEW_SECONDS = LEASE_SECONDS / 4
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 def take(session: Session, name: str, holder: str, now: int) -> bool:

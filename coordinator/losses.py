@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from coordinator.models import ClaimRow, LossRow, RoundRow, unhex
 from coordinator.reading import STANDING, hex32
+from lockstep.base.log import Logger
 from lockstep.execution.losses import Losses
 from lockstep.execution.merging import load_checkpoint
 from lockstep.protocol.errors import Crashed, LockstepError
@@ -35,7 +35,7 @@ DEAR_SECONDS = 10.0
 in other jobs."""
 BACKOFF_SECONDS = (5.0, 600.0)
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

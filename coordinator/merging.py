@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import structlog
-
 from coordinator import reading
 from coordinator.aggregator import Aggregator
 from coordinator.models import ClaimRow, PayloadRow
 from lockstep.base.cache import MemoryCache
+from lockstep.base.log import Logger
 from lockstep.execution import footprint, jobs
 from lockstep.execution.box import loading
 from lockstep.execution.capacity import AGAIN_SECONDS
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from coordinator.parts import CoordinatorParts
     from lockstep.runtime.party import Head
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Aggregators:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from lockstep.base.log import Logger
 from lockstep.protocol.errors import (
     AuthError,
     DoctorError,
@@ -53,7 +53,7 @@ CODES: dict[str, HTTPStatus] = {
 """Codes with a status of their own."""
 
 RETRY_SECONDS = 2
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 def problem(

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-import structlog
 from celery import Celery
 from celery.signals import setup_logging, worker_shutdown
 from kombu import Connection
@@ -23,13 +22,14 @@ from kombu.exceptions import OperationalError
 
 from coordinator import broker
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
+from lockstep.base.log import Logger
 from lockstep.protocol.errors import LockstepError, TryLater, Unreachable, UsageError
 from lockstep.runtime.outage import Outage
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 QUEUE = "coordinator"
 LOOK = "coordinator.look"

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-import structlog
-
 from coordinator import leases, reading, receipts
 from coordinator.acting import ActionSender
 from coordinator.answering import DemandsOfJobs
@@ -31,6 +29,7 @@ from coordinator.models import EventRow, JobRow
 from coordinator.parts import CoordinatorParts
 from coordinator.settings import CoordinatorSettings
 from lockstep.base.lines import event
+from lockstep.base.log import Logger
 from lockstep.protocol.errors import TryLater, Unreachable
 from lockstep.protocol.jobs import JobParams, JobStatus
 from lockstep.protocol.types import JobId
@@ -52,7 +51,7 @@ BACKOFF_SECONDS = (1.0, 60.0)
 TOLD = {"Attested": "attested", "Frozen": "frozen", "Merged": "merged", "JobDone": "done"}
 """The events of own jobs on chain that are printed, by their name there."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 Result = TypeVar("Result")
 

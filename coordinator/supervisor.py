@@ -17,11 +17,11 @@ import time
 from collections.abc import Awaitable, Callable
 from types import FrameType
 
-import structlog
 import uvicorn
 from fastapi import FastAPI
 
 from lockstep.base import lines
+from lockstep.base.log import Logger
 from lockstep.protocol.errors import DoctorError
 from lockstep.storage import connections
 
@@ -34,7 +34,7 @@ STEADY_SECONDS = 60.0
 
 OnStop = Callable[[], Awaitable[None]]
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Child:

@@ -28,6 +28,7 @@ from coverage import Coverage
 from hypothesis import settings
 from web3 import HTTPProvider, Web3
 
+from lockstep.base.log import before_first_line
 from lockstep.chain.contracts import Contract
 from lockstep.chain.devnet import Devnet
 from tests.support import published, recordings, servers
@@ -53,6 +54,7 @@ settings.load_profile("lockstep")
 def _logging() -> None:
     """Every level, whatever a command of an earlier test has set; as the programs have it, no trace with the values of
     variables, which takes seconds to lay out."""
+    before_first_line(None)
     structlog.reset_defaults()
     structlog.configure(
         processors=[

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.chain import games
 from lockstep.chain.game_table import GameTable
 from lockstep.disputes.challenge import opening_of
@@ -36,7 +35,7 @@ from verifier.telling import EventPrinter
 LIST_TRIES = 3
 """Failed fetches after which a published list of state roots counts as missing."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

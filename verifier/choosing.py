@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.base.vitals import VITALS
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.market.ledger import ClaimRecord, GameRecord
@@ -26,7 +25,7 @@ from verifier.journal import Journal
 from verifier.reading import MarketView
 from verifier.telling import EventPrinter
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 TURN_SECONDS = 60.0
 """Machine seconds of a job's first turn while other jobs wait; each unfinished turn doubles the next."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.chain.contracts import Call
 from lockstep.market.demands import DEMAND_EVENTS, DemandIssuer, DemandResponder
 from lockstep.market.ledger import ClaimRecord
@@ -28,7 +27,7 @@ fault."""
 ANSWERED = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
 """The event printed after an act about a demand, by the first part of the act's outbox key; other acts print none."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Demander:

@@ -17,9 +17,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-import structlog
-
 from lockstep.base.decoding import U64, anything, from_json, refusing, several, table, whole
+from lockstep.base.log import Logger
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.market.ledger import UNSEALED, ClaimRecord, Ledger, RoundLedger
 from lockstep.market.signed import SignedClaim
@@ -40,7 +39,7 @@ PAGE_OF = table({"items": several(anything, 4096), "last": whole(0, U64)})
 Pages = dict[str, tuple[list[Any], int]]
 """By coordinator: its new signed claims, and the number from which the next page starts."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Equivocations:

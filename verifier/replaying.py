@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
-
 from lockstep.base.cache import MemoryCache
+from lockstep.base.log import Logger
 from lockstep.execution.box.handle import Cancelled
 from lockstep.execution.capacity import SHARE
 from lockstep.execution.invalidity import Undefendable
@@ -34,7 +33,7 @@ from verifier.playing import GamePlayers
 from verifier.proving import Prover
 from verifier.reading import MarketView
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 LEAST_SECONDS, MOST_SECONDS = 60.0, 1800.0

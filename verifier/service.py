@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Event as Flag
 
-import structlog
-
 from lockstep.base.cache import MemoryCache
 from lockstep.base.lines import event
+from lockstep.base.log import Logger
 from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
 from lockstep.chain.finality import FinalityTracker
@@ -63,7 +62,7 @@ POLL_SECONDS = 0.2
 
 STATES = "states"
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Verifier:

@@ -9,8 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.market.signed import MACHINE_CHARACTERS
 from lockstep.protocol.jobs import Body, Claim, Receipt
 from lockstep.protocol.market.ids import typed_data
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from lockstep.runtime.identity import NodeKey
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 TIMEOUT_SECONDS = 5.0
 CLAIMS, RECEIPTS = "/api/v1/claims", "/api/v1/receipts"

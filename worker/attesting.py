@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
 from lockstep.base.lines import event
+from lockstep.base.log import Logger
 from lockstep.execution import merging
 from lockstep.execution.rounds import Payload
 from lockstep.market.acts import Action
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 1
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Attesting:

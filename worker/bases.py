@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.execution import jobs, merging
 from lockstep.execution.rounds import RoundRecord
 from lockstep.protocol.errors import LockstepError
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 2
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

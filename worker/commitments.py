@@ -7,9 +7,8 @@ from dataclasses import replace
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-import structlog
-
 from lockstep.base.lines import event
+from lockstep.base.log import Logger
 from lockstep.market.acts import Action
 from lockstep.protocol.jobs import Body, Reveal
 from lockstep.protocol.market import ids
@@ -26,7 +25,7 @@ from worker.training import Training
 if TYPE_CHECKING:
     from worker.parts import WorkerParts
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Commitments:

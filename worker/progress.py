@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import structlog
 
 from lockstep.base.files import write_atomically
+from lockstep.base.log import Logger
 from lockstep.execution.jobs import ClaimRun, Entries, State, trace_root
 from lockstep.numerics.built import build_name
 from lockstep.protocol import merkle
@@ -32,7 +32,7 @@ from lockstep.runtime.guard.memory import SigningRecord
 from lockstep.runtime.refusals import Refusal, Refusals
 from lockstep.storage.tensors import head_line, read_tensors, tensor_at, words_of
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 PROGRESS, UNCHECKED, MATERIAL = "progress", "unchecked", "material.json"
 

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 
-import structlog
-
 from lockstep.base.durations import moment
 from lockstep.base.lines import event
+from lockstep.base.log import Logger
 from lockstep.base.machine import room_on_disk
 from lockstep.base.vitals import VITALS
 from lockstep.chain.finality import FinalityTracker
@@ -47,7 +46,7 @@ from worker.reading import poll
 from worker.taking import Jobs
 from worker.telling import WorkerEventPrinter
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 POLL_SECONDS = 0.25
 FATAL = (DoctorError, GuardRefused, FundsError)

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
 from lockstep.base.lines import event
+from lockstep.base.log import Logger
 from lockstep.base.machine import room_on_disk
 from lockstep.execution import capacity, footprint, invalidity
 from lockstep.execution.footprint import Fitting
@@ -46,7 +45,7 @@ RETRY_SECONDS, MOST_SECONDS = 2, 120
 """Chain seconds until a job that failed to load is tried again, at first and at most; always the first for a job in
 which this worker has stake."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Jobs:

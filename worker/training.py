@@ -10,8 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.base.machine import is_full
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun
@@ -38,7 +37,7 @@ RETRY_SECONDS = 2
 LASTING = (DoctorError, GuardRefused)
 """Errors that no retry resolves."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Training:

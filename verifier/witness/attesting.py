@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.execution import merging
 from lockstep.execution.rounds import Payload
 from lockstep.market.ledger import AuditLedger
@@ -32,7 +31,7 @@ from verifier.witness.replaying import RETRY_SECONDS
 AGAIN_SECONDS = Seconds(1)
 """Chain seconds until payloads that were missing are fetched again."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

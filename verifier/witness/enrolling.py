@@ -11,8 +11,7 @@ from functools import partial
 from secrets import token_bytes
 from typing import Any
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.execution import capacity, footprint
 from lockstep.execution.jobs import PROCESSOR_PATHS
 from lockstep.market.ledger import AuditLedger, JobLedger, Ledger
@@ -41,7 +40,7 @@ LOAD_SECONDS = Seconds(15)
 ENROL_SECONDS = Seconds(3)
 """Chain seconds until an enrolment that was sent, or was not due, is considered again."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from itertools import islice
 from secrets import token_bytes
 from typing import Any
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.market.ledger import AuditLedger, ClaimRecord, JobLedger, RoundLedger
 from lockstep.market.replay import WrongSource
 from lockstep.protocol.errors import BlobMissing, LockstepError, RowMissing
@@ -39,7 +38,7 @@ from verifier.witness.enrolling import LOAD_SECONDS, Enrolment
 RETRY_SECONDS = Seconds(3)
 """Chain seconds until a duty whose data could not be fetched is tried again."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.market.ledger import AuditLedger, ClaimRecord
 from lockstep.market.replay import Replay
 from lockstep.protocol import merkle
@@ -28,7 +27,7 @@ from verifier.witness.decide import agrees, round_of
 from verifier.witness.enrolling import Enrolment
 from verifier.witness.replaying import RETRY_SECONDS
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class VerdictRevealer:

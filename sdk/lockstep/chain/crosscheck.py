@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.chain.logcache import RawLog
 from lockstep.chain.ranges import logs_of, span_of
 from lockstep.protocol.errors import TryLater
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 TELL_SECONDS = 60.0
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class CrossCheck:

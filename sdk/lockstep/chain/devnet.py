@@ -21,10 +21,9 @@ from shutil import which
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import structlog
-
 from lockstep.base.files import write_atomically
 from lockstep.base.libc import libc
+from lockstep.base.log import Logger
 from lockstep.chain.deployment import deploy
 from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import ChainError, DoctorError, LockstepError
@@ -50,7 +49,7 @@ DUMP_SECONDS = 300.0
 """Longest wait in seconds for Anvil to return its state."""
 START_SECONDS, LOADED_A_SECOND = 20.0, 5e6
 """Longest wait in seconds for Anvil to start, plus the least bytes of state that it reads per second."""
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 _NO_ANVIL = "`npm install @foundry-rs/anvil` in this folder, or name Foundry's anvil in PATH or LOCKSTEP_ANVIL"
 _PACKAGES = ("anvil-linux-amd64", "anvil-linux-arm64", "anvil-darwin-arm64", "anvil-darwin-amd64")

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.crosscheck import CrossCheck
@@ -30,7 +29,7 @@ from lockstep.protocol.types import Address, Cid, Seconds
 if TYPE_CHECKING:
     from web3 import Web3
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 TRIES = 3
 """Tries in one poll to read a consistent pair of logs and block."""

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.protocol.errors import TryLater, Unreachable
 
 if TYPE_CHECKING:
     from web3 import Web3
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class FinalityTracker:

@@ -16,8 +16,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.base.settings import cache_directory
 from lockstep.chain.addresses import Addresses
 from lockstep.protocol.errors import DoctorError
@@ -58,7 +57,7 @@ CREATE TABLE IF NOT EXISTS logs (
 
 Result = TypeVar("Result")
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.base.vitals import VITALS
 from lockstep.chain.contracts import Call
 from lockstep.chain.journal import OutboxJournal, SentReceipt
@@ -40,7 +39,7 @@ ASKED_SECONDS = 180.0
 A caller that still wants it has submitted it again by then, whatever its back-off and the chain's pace.
 """
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Outbox:

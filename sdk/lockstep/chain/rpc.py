@@ -21,8 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import structlog
-
+from lockstep.base.log import Logger, configure_now
 from lockstep.base.redaction import hide, redacted, urls_of
 from lockstep.base.vitals import VITALS
 from lockstep.chain import rpc_answers
@@ -94,7 +93,7 @@ KNOWN_WORDS = ("already known", "already imported", "nonce too low")
 
 SEND, LOGS = "eth_sendRawTransaction", "eth_getLogs"
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Failure(Exception):
@@ -503,6 +502,8 @@ def _attempts(timeout: float, attempts: int, *, retry_refused: bool = True) -> I
     end = time.monotonic() + timeout
 
     def again(error: Exception) -> bool | float:
+        # stamina logs each retry.
+        configure_now()
         if not isinstance(error, Failure) or not error.passes or (not error.status and not retry_refused):
             return False
         if error.again_after is None:

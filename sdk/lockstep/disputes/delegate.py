@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from threading import Event as Flag
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.base.machine import room_on_disk
 from lockstep.chain.events import EventReader
 from lockstep.disputes.game_queue import GameQueue, tell_move
@@ -32,7 +31,7 @@ from lockstep.runtime.party import Head, HeadTracker, Party
 POLL_SECONDS = 0.25
 """Machine seconds between two polls for a new block."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Delegate:

@@ -14,9 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from lockstep.base.files import write_atomically
+from lockstep.base.log import Logger
 from lockstep.execution.jobs import ClaimRun, Entries, Job, State
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.jobs import Body
@@ -27,7 +26,7 @@ from lockstep.storage.tensors import head_line, read_tensors, tensor_at, words_o
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 SUFFIX = ".state"
 OF_START = -1

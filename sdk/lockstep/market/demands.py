@@ -13,8 +13,8 @@ from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import numpy as np
-import structlog
 
+from lockstep.base.log import Logger
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.execution.jobs import Job
 from lockstep.execution.merging import fetch_carry, fetch_payload
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DEMAND_EVENTS = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
 """Event that a program prints after an act on a demand, by the first part of the act's outbox key."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class DemandIssuer:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.base.naming import CLAIMS_SHOWN, JOBS_SHOWN, identified
 from lockstep.execution.rounds import Payload, RoundRecord
 from lockstep.protocol import merkle
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from lockstep.chain.events import Event, EventReader
     from lockstep.protocol.jobs import JobParams
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 UNSEALED = Seed(bytes(32))
 

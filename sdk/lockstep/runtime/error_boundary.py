@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.base.machine import room_on_disk
 from lockstep.execution.box.handle import Cancelled
 from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class ErrorBoundary:

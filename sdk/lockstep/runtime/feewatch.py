@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.base.vitals import VITALS, Vitals
 from lockstep.chain.wire import HELD
 from lockstep.protocol.errors import TryLater
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 HINT = "raise max_fee in networks.toml or LOCKSTEP_MAX_FEE, or wait: it is sent once the base fee is lower"
 """Advice for the operator who has set the bound."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @contextmanager

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
-
-import structlog
+from typing import TYPE_CHECKING, Any
 
 from lockstep.base.escaping import legible, on_one_line
+from lockstep.base.log import before_first_line
 from lockstep.base.redaction import scrubbed
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor
 
 NOISY = ("web3", "urllib3", "httpx2", "asyncio", "celery", "kombu", "alembic", "uvicorn.access")
 """Libraries of which only warnings are logged."""
-
-
 TRACE = "exception"
 """The field of a stack trace, the only one that may have several lines."""
 RETRIED = "stamina.retry_scheduled"
@@ -33,7 +33,7 @@ class ScrubbedFormatter(logging.Formatter):
         return legible(scrubbed(super().format(record)))
 
 
-def spell_controls(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def spell_controls(_logger: object, _name: str, fields: EventDict) -> EventDict:
     """Escapes control characters, so that no field commands a terminal or forges a line; runs before the renderer."""
     return {
         name: (legible if name == TRACE else on_one_line)(value) if isinstance(value, str) else value
@@ -41,15 +41,26 @@ def spell_controls(_logger: object, _name: str, fields: structlog.typing.EventDi
     }
 
 
-def drop_retries(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def drop_retries(_logger: object, _name: str, fields: EventDict) -> EventDict:
     """Drops the line that stamina logs for each retry."""
+    from structlog import DropEvent
+
     if fields.get("event") == RETRIED:
-        raise structlog.DropEvent
+        raise DropEvent
     return fields
 
 
 def only_warnings() -> None:
     """Sends structlog's warnings to stderr as text and drops all other lines: a command's stdout is its result."""
+    before_first_line(_warnings_as_text)
+    # Libraries with loggers of their own use only Python's handler of last resort.
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(ScrubbedFormatter())
+
+
+def _warnings_as_text() -> None:
+    import structlog
+
     structlog.configure(
         processors=[
             drop_retries,
@@ -67,19 +78,19 @@ def only_warnings() -> None:
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    # Libraries with loggers of their own use only Python's handler of last resort.
-    if logging.lastResort is not None:
-        logging.lastResort.setFormatter(ScrubbedFormatter())
 
 
 def configure(level: int = logging.INFO) -> None:
     """Sends structlog and the standard library's loggers to stderr in one format."""
-    renderer: structlog.typing.Processor = (
+    import structlog
+
+    before_first_line(None)
+    renderer: Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         if sys.stderr.isatty()
         else structlog.processors.JSONRenderer()
     )
-    shared: list[structlog.typing.Processor] = [
+    shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,

@@ -19,9 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from lockstep.base.amounts import COIN
+from lockstep.base.log import Logger
 from lockstep.base.vitals import VITALS, Vitals
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
@@ -61,7 +60,7 @@ GAUGES = {
     "replays_waiting": "Claims that are to be replayed.",
 }
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.protocol.errors import LockstepError
 
 PAUSE_SECONDS = (0.5, 5.0)
@@ -18,7 +17,7 @@ soon.
 TELL_SECONDS = (60.0, 3_600.0)
 """First and longest pause between two log lines, in machine seconds."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Outage:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ MINED_SECONDS = 30.0
 Act = TypeVar("Act", bound=Hashable)
 """Purpose of a call, a value of the caller's choice."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Sender(Generic[Act]):

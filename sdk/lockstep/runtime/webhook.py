@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import structlog
-
 from lockstep.base.closing import Closing
+from lockstep.base.log import Logger
 from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ WAITING = 1_000
 FLUSH_SECONDS = 5.0
 """Seconds that `close` waits for queued events."""
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class Webhook(Closing):

@@ -17,8 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
-import structlog
-
+from lockstep.base.log import Logger
 from lockstep.base.redaction import hide, redacted
 from lockstep.protocol.errors import (
     BlobCorrupt,
@@ -53,7 +52,7 @@ SECONDS = re.compile(r"\d{1,4}", re.ASCII)
 """Form of a Retry-After in seconds; dates are not supported."""
 
 Result = TypeVar("Result")
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 class GatewayStore(ContentStore):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from lockstep.base.log import configure_now
 from lockstep.base.redaction import hide
 from lockstep.chain import rpc
 from lockstep.chain.addresses import CONTRACTS, Addresses
@@ -123,6 +124,7 @@ def test_no_line_of_a_log_has_the_key(configure: object, capsys: pytest.CaptureF
     logging.getLogger().handlers[:] = []
     try:
         configure()  # type: ignore[operator]
+        configure_now()
         try:
             raise OSError(f"no route to {url}")
         except OSError as error:

@@ -247,18 +247,22 @@ def test_a_part_that_is_not_installed_is_named_with_its_extra(
 
 
 @pytest.mark.slow
-def test_help_imports_neither_web3_nor_torch() -> None:
+def test_help_imports_neither_web3_nor_torch_and_a_command_no_structlog() -> None:
     program = (
         "import sys, json, contextlib, io\n"
-        "from lockstep.cli.main import main\n"
+        "from lockstep.cli.main import load, main\n"
         "with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):\n"
         "    main(['--help'])\n"
         "assert 'worker' in shown.getvalue()\n"
-        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))\n"
+        "for then in (lambda: None, lambda: load('train')):\n"
+        "    then()\n"
+        "    print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    helped, loaded = (set(json.loads(line)) for line in done.stdout.splitlines())
     heavy = {"web3", "torch", "eth_account", "sqlalchemy", "celery", "fastapi", "numpy", "safetensors"}
-    assert heavy & set(json.loads(done.stdout)) == set()
+    assert heavy & helped == set()
+    assert (heavy | {"structlog", "asyncio"}) & loaded == set(), "a command that logs nothing imports no structlog"
 
 
 @pytest.mark.slow

@@ -15,9 +15,8 @@ from random import Random
 from threading import Event as Flag
 from typing import Any
 
-import structlog
-
 from lockstep.base.lines import event
+from lockstep.base.log import Logger
 from lockstep.chain import games
 from lockstep.chain.events import EventReader
 from lockstep.chain.game_table import GameTable
@@ -41,7 +40,7 @@ from verifier import decide
 FALSE_CHALLENGE = "false-challenge"
 POLL_SECONDS = 0.2
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True)

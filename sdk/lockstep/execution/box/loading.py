@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from lockstep.base.closing import Closing
 from lockstep.base.decoding import anything, either, table, text, whole
 from lockstep.base.escaping import on_one_line
+from lockstep.base.log import Logger
 from lockstep.base.machine import memory
 from lockstep.execution import footprint, invalidity
 from lockstep.execution.box.confinement import OFFERED, Allowance
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from lockstep.protocol.programs.program import Program
     from lockstep.storage import ContentStore
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 LEAST_SECONDS = 30.0
 """Least time limit of an order in seconds, however short the job's windows: this machine may be busy."""
