@@ -71,27 +71,27 @@ def main() -> int:
         return _one_by_one(given.what, given.names, given.device)
     if given.cases is None and given.seconds is None and given.what != "planted":
         given.seconds = 60.0
-    from tests.differ import special
+    from tests.differ import instrumented
 
     if given.what == "run":
         options = (*(("--device", given.device) if given.device else ()), *(("--few",) if given.few else ()))
         found = hunt(
             given.kinds.split(","), cases=given.cases, seconds=given.seconds, jobs=given.jobs, kernels=given.kernels,
-            options=options, first=given.first, told=special.tell,
+            options=options, first=given.first, told=instrumented.tell,
         )  # fmt: skip
         summary(found)
         if not given.device:
             shrink_all(found.failures, given.kernels)
         return int(bool(found.failures))
     if given.what == "planted":
-        return special.planted(given.names, given.cases or special.CASES, given.jobs)
+        return instrumented.planted(given.names, given.cases or instrumented.CASES, given.jobs)
     if given.what == "sanitized":
-        return special.sanitized(given.kinds.split(","), given.cases, given.seconds, given.jobs)
+        return instrumented.sanitized(given.kinds.split(","), given.cases, given.seconds, given.jobs)
     if given.what == "small":
-        found = special.small(given.kinds.split(","), given.cases, given.seconds, given.jobs, given.first)
+        found = instrumented.small(given.kinds.split(","), given.cases, given.seconds, given.jobs, given.first)
         summary(found)
         return int(bool(found.failures))
-    return special.covered(given.kinds.split(","), given.cases, given.seconds, given.jobs)
+    return instrumented.covered(given.kinds.split(","), given.cases, given.seconds, given.jobs)
 
 
 def _one_by_one(what: str, names: list[str], device: str) -> int:
