@@ -34,8 +34,8 @@ def use_header(path: Path) -> None:
     """Makes the emulated device compile this header in place of its own header of that name."""
     from lockstep.numerics.cuda import emulator
 
-    own = emulator.HEADERS
-    emulator.HEADERS = tuple(path if header.name == path.name else header for header in own)
+    own = vars(emulator)["HEADERS"]
+    vars(emulator)["HEADERS"] = tuple(path if header.name == path.name else header for header in own)
 
 
 def main() -> None:
