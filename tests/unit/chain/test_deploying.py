@@ -83,7 +83,7 @@ def test_a_plan_of_another_deployment_is_refused(anvil: Devnet, tmp_path: Path) 
     deploying._resumed(anvil.w3, account, tmp_path / "deployment.json.plan", WANTED)
     with pytest.raises(UsageError, match="has deployer"):
         deploying.deploy(anvil.w3, other, file, WANTED)
-    with pytest.raises(UsageError, match="another unbond_seconds: 1209600, not 1"):
+    with pytest.raises(UsageError, match="has unbond_seconds 1209600, not 1"):
         deploying.deploy(anvil.w3, account, file, replace(WANTED, unbond_seconds=Seconds(1)))
     (tmp_path / "deployment.json.plan").write_text("[]")
     with pytest.raises(UsageError, match="cannot be read"):
