@@ -53,7 +53,7 @@ class AdamW(Chained):
         if not (fine and self.weight_decay >= 0 and self.restart_warmup >= 0 and self.clip_value >= 0):
             raise UsageError(
                 f"AdamW cannot run with {brief(self)}",
-                "betas lie in [0, 1), clip and epsilon above 0, clip_value, weight_decay and restart_warmup not below",
+                "betas must lie in [0, 1), clip and epsilon above 0, clip_value, weight_decay and restart_warmup from 0",
             )
 
     def table(self, steps: int, restart: int, keys: Sequence[Key] = ()) -> Tensor:
@@ -78,7 +78,7 @@ class AdamW(Chained):
         return self._carried(steps, cut) if restart is None else self._restarted(steps, restart, cut)
 
     def unreached(self, steps: int, restart: int | None) -> str:
-        """Says the same of a warm-up that no round is long enough for."""
+        """Warns also if the warm-up outlasts a round."""
         if restart is not None and self.restart_warmup >= restart:
             part = restart / (self.restart_warmup + 1)
             return (
