@@ -53,7 +53,7 @@ class AdamW(Chained):
         if not (fine and self.weight_decay >= 0 and self.restart_warmup >= 0 and self.clip_value >= 0):
             raise UsageError(
                 f"AdamW cannot run with {brief(self)}",
-                "betas must lie in [0, 1), clip and epsilon above 0, clip_value, weight_decay and restart_warmup from 0",
+                "betas lie in [0, 1), clip and epsilon above 0, clip_value, weight_decay and restart_warmup not below",
             )
 
     def table(self, steps: int, restart: int, keys: Sequence[Key] = ()) -> Tensor:
