@@ -324,7 +324,7 @@ async def put_blob(context: Ctx, request: Blob, response: Response) -> BlobOut:
 
 @public.get("/blobs/{cid}", response_class=Response, responses=document.problems(400, 404, 422, 502) | BYTES)
 async def get_blob(context: Ctx, cid: str) -> Response:
-    """Content by CID, verified block by block before it leaves; broken off where a later block cannot be had."""
+    """Content by CID, verified block by block before it leaves; broken off if a later block is unavailable."""
     pieces = context.store.get_stream(cid, max_bytes=context.max_blob_bytes)
     # What is wrong with the first block, its size or the CID itself still gets a status.
     first = await context.backing.call(lambda: next(pieces, b""))

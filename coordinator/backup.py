@@ -241,9 +241,13 @@ def _manifest(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}", HINT) from error
     except DAMAGED as error:
-        raise Mismatch(f"{file} is damaged or no backup: {type(error).__name__}", "take another copy of it") from error
+        raise Mismatch(
+            f"{file} is damaged or not a backup: {type(error).__name__}", "use another copy of it"
+        ) from error
     if damaged:
-        raise Mismatch(f"{file} is damaged: its contents do not hash to its manifest", "take another copy of it")
+        raise Mismatch(
+            f"{file} is damaged: its contents do not match the hashes in its manifest", "use another copy of it"
+        )
     return manifest
 
 

@@ -43,12 +43,12 @@ def chain(
         query = query.join(MentionRow, named).where(MentionRow.account == to_checksum_address(account))
     if event is not None:
         if event not in event_names():
-            raise UsageError(f"no event is called {event!r}", hint=nearest(event, event_names()))
+            raise UsageError(f"event {event!r} is unknown", hint=nearest(event, event_names()))
         query = query.where(of.name == event)
     if before is not None:
         found = BEFORE.fullmatch(before)
         if found is None:
-            raise UsageError("`before` is no position", hint="use `next` of the page before")
+            raise UsageError("`before` is not a position", hint="use `next` of the previous page")
         query = query.where(tuple_(of.block, of.log_index) < tuple_(*map(int, found.groups())))
     with context.database.reading() as session:
         cursor = session.get(CursorRow, 1)
@@ -83,7 +83,8 @@ def search(context: ApiContext, text: str) -> list[FoundOut]:
     digits = text.strip().lower().removeprefix("0x")
     if len(digits) < LEAST_DIGITS or not DIGITS.fullmatch(digits):
         raise UsageError(
-            f"{text[:80]!r} is no id", hint=f"give {LEAST_DIGITS} or more hex digits of an id or an address"
+            f"{text[:80]!r} is not an id",
+            hint=f"give at least the first {LEAST_DIGITS} hex digits of an id or an address",
         )
     with context.database.reading() as session:
         accounts = select(RoleRow.account).where(

@@ -1,4 +1,4 @@
-"""`lockstep coordinator`: up, migrate, reindex, doctor."""
+"""`lockstep coordinator`: runs, migrates, reindexes, backs up and examines a coordinator."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import ChainFlags, Commands, DeploymentFile, Device, Home, Json, ProgramFlags, Threads
 from lockstep.cli.output import emit
 
-app = Commands(name="coordinator", help="Index of the chain, blob relay, aggregator.", no_args_is_help=True)
+app = Commands(name="coordinator", help="Run a coordinator: chain index, blob relay, aggregator.", no_args_is_help=True)
 app.add_typer(guard.app)
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
-Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes any free one.")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on; 0: any free port.")]
 DatabaseUrl = Annotated[str | None, typer.Option(help="SQLAlchemy URL of the index; default: SQLite in the home.")]
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="File of the backup.")]
 Broker = Annotated[str | None, typer.Option(help="Celery broker URL; default: a folder in the home.")]
 
 
@@ -38,8 +38,8 @@ def up(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Serve the API, follow the chain, aggregate; events are sentences on a terminal, else or with --json
-    lines of JSON, `ready` among them. SIGTERM ends it with exit code 0."""
+    """Serve the API, follow the chain and aggregate until SIGTERM, then exit with code 0. Prints events, `ready` among
+    them, on stdout: sentences on a terminal, JSON lines otherwise or with --json; logs go to stderr."""
     settings = resolve_coordinator(
         **flags.given(), threads=threads, host=host, port=port, database=database, broker=broker, device=device
     )
@@ -88,7 +88,7 @@ def up(
 
 @app.command("migrate")
 def migrate(home: Home = None, database: DatabaseUrl = None, as_json: Json = False) -> None:
-    """Bring the index's schema to this build's."""
+    """Migrate the index's schema to this build's."""
     from coordinator.db import Database
 
     settings = resolve_coordinator(home=home, database=database)
@@ -100,7 +100,7 @@ def migrate(home: Home = None, database: DatabaseUrl = None, as_json: Json = Fal
 
 @app.command("reindex")
 def reindex(flags: ChainFlags, home: Home = None, database: DatabaseUrl = None, as_json: Json = False) -> None:
-    """Drop everything that came from the chain and read it again; the coordinator must not be running."""
+    """Drop all data that came from the chain and read it again; the coordinator must not be running."""
     settings = resolve_coordinator(**flags.given(), home=home, database=database)
 
     from coordinator.db import Database
@@ -127,9 +127,9 @@ def backup(
     database: DatabaseUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Copy what the chain does not give back into FILE (mode 0600): keys, guard, nonces, signed claims, receipts.
+    """Back up to FILE (mode 0600) what the chain cannot restore: keys, guard, nonces, signed claims, receipts.
 
-    It may run beside `up`. The password is not in it.
+    The command may run while `up` runs. The backup does not contain the password.
     """
     settings = resolve_coordinator(deployment=deployment, home=home, database=database)
     from coordinator.backup import back_up
@@ -154,7 +154,7 @@ def restore(
     database: DatabaseUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Bring FILE into a home that has no guard of its own, then `reindex`; killed and given again, it goes on."""
+    """Restore FILE into a home that has no guard of its own; then run `reindex`. If interrupted, restore again."""
     settings = resolve_coordinator(deployment=deployment, home=home, database=database)
     from coordinator import backup as copies
     from coordinator.db import Database
@@ -183,7 +183,7 @@ def doctor(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Check whatever `up` needs, a line a check; exit code 3 if one fails."""
+    """Check everything that `up` needs, one line per check; exit code 3 if one fails."""
     settings = resolve_coordinator(**flags.given(), database=database, broker=broker, device=device)
     from coordinator.checks import broker as reached
     from coordinator.checks import database as usable
@@ -196,5 +196,5 @@ def doctor(
 
 
 staking.add_to(app)
-retry.add_to(app, "an event `retry` names every one in the coordinator's log")
+retry.add_to(app, "`retry` events in the coordinator's log name refused jobs")
 app.add_typer(service.app)

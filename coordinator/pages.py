@@ -100,8 +100,8 @@ class PageRoute(APIRoute):
             except LockstepError as error:
                 return _failed(request, problems.status_of(error), error.message, error.hint)
             except RequestValidationError:
-                hint = "an id is 0x and hex digits, as links have it"
-                return _failed(request, HTTPStatus.NOT_FOUND, "there is no such page", hint)
+                hint = "an id is 0x followed by hex digits, as in links"
+                return _failed(request, HTTPStatus.NOT_FOUND, "this page does not exist", hint)
 
         return handler
 
@@ -228,9 +228,9 @@ def economy(request: Request, context: Ctx) -> Response:
 def chain(
     request: Request, context: Ctx, before: Before = None, event: Before = None, account: Before = None
 ) -> Response:  # fmt: skip
-    """The chain as far as it is indexed; an empty field of its form is none."""
+    """The chain as far as it is indexed; an empty form field counts as not given."""
     if account and not ACCOUNT.fullmatch(account):
-        raise UsageError(f"{account!r} is no address", hint="an address is 0x and 40 hex digits")
+        raise UsageError(f"{account!r} is not an address", hint="an address is 0x followed by 40 hex digits")
     found = chain_views.chain(context, 50, before or None, event or None, account or None)
     return _page(
         request, context, "chain.html", chain=found, event=event or "", account=account or "", events=event_names()

@@ -85,10 +85,12 @@ def _speaker(context: ApiContext, session: Session, request: SignedRequest, give
     if job is None:
         raise NotFoundError(f"no job {given.job}", hint="the index follows the chain by a block or two")
     if job.aggregator.lower() != context.aggregator.lower():
-        raise Mismatch(f"the job's aggregator is {job.aggregator}", hint="give receipts to that one's coordinator")
+        raise Mismatch(
+            f"the job's aggregator is {job.aggregator}", hint="send receipts to that aggregator's coordinator"
+        )
     row = session.get(RoundRow, (given.job, given.round))
     if row is None or row.attempt != given.attempt:
-        hint = "/api/v1/jobs/{id}/rounds has the present ones"
+        hint = "/api/v1/jobs/{id}/rounds lists the current ones"
         raise NotFoundError(f"no round {given.round} of attempt {given.attempt}", hint=hint)
     claim = session.get(ClaimRow, claim_id_hex(given.job, given.round, given.attempt, given.who))
     # INVARIANT: a receipt is handed over by the owner of its slot, through the node that this account registered.

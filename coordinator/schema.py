@@ -86,7 +86,7 @@ class ClaimDetailOut(ClaimOut):
     steps: int | None = None
     """Steps of training that it claims; null of a merge."""
     rows: int | None = None
-    """Elements of the dataset behind them; null of a merge, and while the job's files cannot be had."""
+    """Elements of their dataset; null for a merge, and while the job's files are unavailable."""
     seconds: int | None = None
     """Chain seconds from the round's seed to the reveal; null before it."""
     machine: str | None = None
@@ -323,7 +323,7 @@ class RunOut(BaseModel):
     steps: int
     """Steps of final and accepted claims."""
     tokens: int | None
-    """Elements of the dataset behind them; null while the job's files cannot be had."""
+    """Elements of their dataset; null while the job's files are unavailable."""
     escrow: str
     """All that was ever escrowed: fees of witnesses whose rounds fall with a convicted merge come to it again."""
     deposit: str
@@ -340,7 +340,7 @@ class RunOut(BaseModel):
     """Escrow that is left: the most that the run can still cost."""
     slot_price: str
     operations_price: str | None
-    """Pay for 10^15 operations of a slot; null while the job's files cannot be had."""
+    """Pay for 10^15 operations of a slot; null while the job's files are unavailable."""
     rounds_done: int
     """Rounds that were merged, or that failed."""
     seconds_to_go: int | None
@@ -568,7 +568,7 @@ class ChainOut(BaseModel):
 
 
 class OpOut(BaseModel):
-    """The operation that a game is about; null where the job's files cannot be had."""
+    """The operation that a game is about; null if the job's files are unavailable."""
 
     index: int
     kind: str | None

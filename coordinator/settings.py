@@ -1,4 +1,4 @@
-"""The coordinator's own options, beside those that every process takes."""
+"""The coordinator's own options, in addition to those of every process."""
 
 from __future__ import annotations
 
@@ -118,10 +118,10 @@ def _published(name: str, text: str) -> str:
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
-            raise UsageError(f"{name} is no URL: {redacted(url)}", hint="it looks like https://lockstep.example")
+            raise UsageError(f"{name} is not a URL: {redacted(url)}", hint="a URL looks like https://lockstep.example")
         # INVARIANT: no password is published.
         if parts.username is not None or parts.password is not None:
-            raise UsageError(f"{name} holds a user's name: {redacted(url)}", hint="everybody is shown this URL")
+            raise UsageError(f"{name} contains a user name: {redacted(url)}", hint="remove it: this URL is public")
     if name == "public_url" and len(urls) > 1:
-        raise UsageError("public_url is several URLs", hint="this server has one")
+        raise UsageError("public_url has several URLs", hint="give one")
     return ",".join(urls)

@@ -130,9 +130,9 @@ class Stream:
             self._pages.clear()
 
     async def close(self) -> None:
-        """Ends every stream between two events, so that its client sees a complete answer and reconnects.
+        """Ends every stream between two events, so that its client receives a complete response and reconnects.
 
-        A stopping server waits for its answers, and a stream has no end: otherwise it would be cut off.
+        A server that stops waits for its responses to end, but a stream has no end: it would otherwise be cut off.
         """
         async with self._moved:
             self._closed = True

@@ -1,4 +1,4 @@
-"""`lockstep verifier`: replay every claim, challenge the wrong ones."""
+"""`lockstep verifier`: replays claims and challenges the wrong ones."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from lockstep.protocol.errors import Mismatch
 Witness = Annotated[
     bool,
     typer.Option(
-        "--witness", help="Enrol as a witness: stake, replay the claims that this account is drawn for, earn a fee."
+        "--witness",
+        help="Enrol as a witness: stake, replay the claims for which this account is drawn, and earn a fee.",
     ),
 ]
 
-Volunteer = Annotated[bool, typer.Option("--volunteer", help="Beside --witness: replay every other claim, too.")]
+Volunteer = Annotated[bool, typer.Option("--volunteer", help="With --witness: also replay every other claim.")]
 
-app = Commands(name="verifier", help="Replays every claim, challenges the wrong ones.", no_args_is_help=True)
+app = Commands(name="verifier", help="Replay claims and challenge the wrong ones.", no_args_is_help=True)
 
 
 @app.callback()
 def main() -> None:
-    """Replays every claim, challenges the wrong ones."""
+    """Replay claims and challenge the wrong ones."""
 
 
 @app.command("up")
@@ -46,12 +47,12 @@ def up(
     metrics: Metrics = None,
     as_json: Json = False,
 ) -> None:
-    """Audit every revealed claim and every merge; a sentence for each event on a terminal, else or with
-    --json a line of JSON.
+    """Audit every revealed claim and every merge. Prints events on stdout: sentences on a terminal, JSON lines
+    otherwise or with --json; logs go to stderr.
 
-    With --witness: enrol in every job that draws witnesses, look where this account is drawn, and earn the fee.
-    With --coordinator (several: separated by commas): convict who has signed two claims for one slot.
-    SIGTERM stops auditing, plays the games that run to their end, withdraws what was earned and exits with code 0.
+    With --witness: enrol in every job that draws witnesses, audit the claims for which this account is drawn, and earn
+    the fee. With --coordinator (one URL or several, comma-separated): convict workers that signed two claims for one
+    slot. SIGTERM stops auditing, plays open games to their end, withdraws earnings and exits with code 0.
     """
     settings = flags.settings("verifier", computing, coordinator=coordinator, metrics=metrics)
     from lockstep.cli.screen import speak
@@ -79,13 +80,13 @@ def up(
 
 @app.command("void")
 def void(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or its first 6 hex digits or more.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or at least its first 6 hex digits.")],
     flags: PartyFlags,
     as_json: Json = False,
 ) -> None:
     """Void a job whose Programs could not be defended; the prover earns 30 % of what is left of its deposit.
 
-    Exit 10 if they break no rule: then there is nothing to prove.
+    Exit 10 if the Programs break no rule: then there is nothing to prove.
     """
     settings = flags.settings("verifier")
     from lockstep.chain.events import EventReader
@@ -111,6 +112,6 @@ def void(
 
 
 staking.add_to(app)
-retry.add_to(app, "an event `retry` names every one in the verifier's log")
+retry.add_to(app, "`retry` events in the verifier's log name refused jobs")
 health.add_to(app)
 app.add_typer(service.app)

@@ -4,7 +4,7 @@
     act      playing      every move that is due in own games, before anything else
              challenging  a game about each claim that was found wrong
              reporting    what convicts without a game
-             demanding    data that cannot be had
+             demanding    data that is unavailable
              witness      duties that this account was drawn for
              replaying    the next claim, on a worker thread beside the loop
              staking      credits, once nothing runs

@@ -73,7 +73,7 @@ class Bases:
             self._executor.begin(key, partial(self.load, taken, records, roots))
 
     def load(self, taken: TrackedJob, records: Sequence[RoundRecord], roots: Roots) -> Base:
-        """Returns the base that is held, or computes it from `records`. Runs on the worker thread."""
+        """Returns the cached base, or computes it from `records` and caches it. Runs on the worker thread."""
         held = self._held.get(taken.ledger.id)
         if held is None or held.roots != roots:
             found = merging.base_checkpoint(taken.job, self._store, records)
@@ -82,5 +82,5 @@ class Bases:
         return held
 
     def forget(self, job: JobId) -> None:
-        """Drops the checkpoint that is held for a job."""
+        """Drops a job's cached checkpoint."""
         self._held.pop(job, None)

@@ -42,10 +42,12 @@ if TYPE_CHECKING:
     from lockstep.runtime.refusals import Refusal
     from worker.parts import WorkerParts
 
-app = Commands(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
+app = Commands(name="worker", help="Train for jobs: stake, commit, defend.", no_args_is_help=True)
 app.add_typer(guard.app)
 
-JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone; its id, or 6 hex digits of it.")]
+JobOption = Annotated[
+    str | None, typer.Option("--job", help="Take only this job: its id, or at least its first 6 hex digits.")
+]
 
 
 @app.command("up")
@@ -58,14 +60,14 @@ def up(
     limits: LimitFlags,
     metrics: Metrics = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Leave with exit code 0 when a job is done and nothing is at stake.")
+        bool, typer.Option("--once", help="Exit with code 0 when a job is done and nothing is at stake.")
     ] = False,
     job: JobOption = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Work until SIGTERM and until nothing is at stake: what happened on stdout, a sentence each on a terminal,
-    else or with --json a line of JSON; logs on stderr."""
+    """Work until SIGTERM, then until nothing is at stake. Prints events on stdout: sentences on a terminal, JSON lines
+    otherwise or with --json; logs go to stderr."""
     settings = flags.settings(
         "worker", computing, limits, coordinator=coordinator, listen_seconds=listen_seconds, metrics=metrics
     )
@@ -98,19 +100,19 @@ def quote(
     *,
     job: Annotated[
         str | None,
-        typer.Argument(metavar="JOB", callback=a_job, help="A job's id, or six and more of its first digits."),
+        typer.Argument(metavar="JOB", callback=a_job, help="The job's id, or at least its first 6 hex digits."),
     ] = None,
     flags: PublicFlags,
     home: Home = None,
     computing: ComputingFlags,
     limits: LimitFlags,
     tries: Annotated[
-        bool, typer.Option("--try/--no-try", help="Run some steps to time them; or estimate them, and run none.")
+        bool, typer.Option("--try/--no-try", help="Run some steps to time them, or only estimate them.")
     ] = True,
     gas_price: GasPrice = None,
     as_json: Json = False,
 ) -> None:
-    """Show what this machine may earn and lose with each open job, or with one, and why it would not join it."""
+    """Show what this machine may earn and lose with each open job, or with one, and any reason not to join it."""
     settings = flags.settings("worker", computing, limits, home=home)
     from lockstep.chain import gas
     from worker.account import open_account
@@ -121,7 +123,7 @@ def quote(
     account = open_account(settings)
     fees = stated or gas.fees_now(account.contracts.vault.w3)
     found = offers_of(account, settings, job, fees, tries=tries)
-    text = "\n\n".join("\n".join(offer.lines()) for offer in found) or "no job is open on this market"
+    text = "\n\n".join("\n".join(offer.lines()) for offer in found) or "no jobs are open on this market"
     emit([offer.to_dict() for offer in found], as_json, text=text)
 
 
@@ -130,19 +132,21 @@ def fund(
     flags: AccountFlags,
     job: Annotated[
         str | None,
-        typer.Option("--job", callback=a_job, help="What this job needs alone; its id or six and more first digits."),
+        typer.Option(
+            "--job", callback=a_job, help="Only what this job needs: its id, or at least its first 6 hex digits."
+        ),
     ] = None,
     max_stake: MaxStake = None,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it has arrived.")
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Time to wait for the missing funds.")
     ] = 0,
     from_faucet: Annotated[
-        bool, typer.Option("--from-faucet", help="On a local test chain: give the account what it lacks.")
+        bool, typer.Option("--from-faucet", help="On a local test chain: fund the account with what is missing.")
     ] = False,
     gas_price: GasPrice = None,
     as_json: Json = False,
 ) -> None:
-    """Show where to send coin and tokens, what is there, what is missing to work; exit code 75 while something is."""
+    """Show where to send coin and tokens, what is held and what is missing; exit code 75 if anything is missing."""
     settings = flags.settings("worker", max_stake=max_stake)
     from lockstep.chain import gas
     from worker.account import open_account
@@ -164,7 +168,7 @@ def fund(
 
 @app.command("status")
 def status(flags: AccountFlags, as_json: Json = False) -> None:
-    """Show whether a worker runs here, where the account's money is, claims in flight, open games."""
+    """Show if a worker runs here, where the account's money is, its claims in flight and its open games."""
     from worker.account import open_account
     from worker.explaining import status_of
 
@@ -174,7 +178,7 @@ def status(flags: AccountFlags, as_json: Json = False) -> None:
 
 @app.command("earnings")
 def earnings(flags: AccountFlags, as_json: Json = False) -> None:
-    """Every payment and every slash, with their sums."""
+    """List every payment and every slash, with totals."""
     from worker.account import earnings_lines, earnings_of, open_account
 
     found = earnings_of(open_account(flags.settings("worker")))
@@ -183,7 +187,7 @@ def earnings(flags: AccountFlags, as_json: Json = False) -> None:
 
 @app.command("why")
 def why(flags: AccountFlags, as_json: Json = False) -> None:
-    """Show why each round paid, did not pay, or has not paid yet; why a job is not joined; when that may change."""
+    """Explain why each round paid, did not pay or has not paid yet; why a job is not joined; when that may change."""
     from worker.account import open_account
     from worker.explaining import why_of, why_without_chain
 
@@ -198,40 +202,48 @@ def why(flags: AccountFlags, as_json: Json = False) -> None:
 @app.command("support-bundle")
 def support_bundle(
     *,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new file, as support.tar.gz.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="New file to write, e.g. support.tar.gz.")
+    ] = None,
     flags: AccountFlags,
     log: Annotated[
-        list[Path] | None, typer.Option("--log", metavar="FILE", help="A log of the worker's; may be given again.")
+        list[Path] | None, typer.Option("--log", metavar="FILE", help="Log file of the worker; may be repeated.")
     ] = None,
-    lines: Annotated[int, typer.Option("--lines", min=0, max=100_000, help="The last so many of each log.")] = 500,
+    lines: Annotated[int, typer.Option("--lines", min=0, max=100_000, help="Number of last lines of each log.")] = 500,
     as_json: Json = False,
 ) -> None:
-    """Collect what somebody who helps must see, without keys, passwords and the secret part of URLs."""
+    """Collect a support archive, without keys, passwords and secret parts of URLs."""
     settings = flags.settings("worker")
     from worker.supporting import collect
 
     path = out if out is not None else Path(f"lockstep-support-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     found = collect(path, settings, log or [], lines)
     rows = [f"  {f['name']:<16} {f['bytes']:>8,} bytes" + (f"  {f['error']}" if f["error"] else "") for f in found]
-    emit({"path": str(path), "files": found}, as_json, text="\n".join([f"{path}: look through it first", *rows]))
+    emit(
+        {"path": str(path), "files": found},
+        as_json,
+        text="\n".join([f"{path}: look through it before you share it", *rows]),
+    )
 
 
 def _with_limit(settings: Settings, as_json: bool) -> Settings:
-    """Returns the settings with a limit on the stake, which it asks for on a terminal: no wallet is staked unasked."""
+    """Returns the settings with a limit on the stake, asked for on a terminal: nothing is staked without consent."""
     if settings.max_stake:
         return settings
     if as_json or not interactive():
         raise UsageError(
-            "no limit is set on what this worker may stake",
+            "no limit is set on this worker's stake",
             hint="give --max-stake 100 or --max-stake all, or set LOCKSTEP_MAX_STAKE or max_stake in lockstep.toml",
         )
     say("Jobs lock stake behind your claims. A claim that is proven wrong loses it, and so does silence in a dispute.")
-    return replace(settings, max_stake=typer.prompt("How much may this worker stake in all (tokens, or all)", err=True))
+    return replace(
+        settings,
+        max_stake=typer.prompt("How much may this worker stake in total (a number of tokens, or all)", err=True),
+    )
 
 
 def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
-    """Asks, before a home's first deposit, for consent to its amount and its risks. Raises UsageError if the answer is
-    no."""
+    """Asks for consent to a home's first deposit, its amount and its risks. Raises UsageError if the answer is no."""
     from lockstep.runtime.staking import Holdings
     from worker.admission import DEPOSITS
 
@@ -243,7 +255,7 @@ def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
     most = held.wallet if limit is None else min(held.wallet, limit)
     confirm(
         f"This worker stakes up to {tokens(most)} of {tokens(held.wallet)} for the jobs that it joins. A claim that is "
-        "proven wrong loses its stake, and so does silence in a dispute. Go on?"
+        "proven wrong loses its stake, and so does silence in a dispute. Continue?"
     )
 
 
@@ -265,6 +277,6 @@ def _clear(home: Path, refusal: Refusal) -> None:
 
 
 staking.add_to(app)
-retry.add_to(app, "`lockstep worker why` shows every job that is refused", _clear)
+retry.add_to(app, "`lockstep worker why` lists refused jobs", _clear)
 health.add_to(app)
 app.add_typer(service.app)

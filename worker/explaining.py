@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 OPEN = ("training", "withheld", "pending", "unmerged")
 """Reason codes of rounds that are not over."""
 LASTING = (WrongBits.code, Crashed.code)
-"""Codes of jobs that are refused until their owner or another build has them tried again."""
-NOT_SEEN = Note("not_seen", "no worker has looked at this job from this home")
-NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent")
+"""Codes of jobs that are refused until the worker's owner or another build retries them."""
+NOT_SEEN = Note("not_seen", "no worker of this home has looked at this job")
+NO_GAS = Note("gas", "the account holds no coin for gas: no transaction can be sent")
 LEAST_ROOM = 1 << 20
 """Bytes on the home's disk below which nothing can be written there."""
 TROUBLES = ("disk_full", "chain_halted", "fee", "key", "doctor", "unreachable", "guard_refused", "crashed")
-"""Codes of states, or of what stands before their point, in which a home's worker joins nothing."""
+"""Codes of states, or their parts before the dot, in which a home's worker joins nothing."""
 AT_REST = ("disk_full", "key", "doctor", "guard_refused")
 """The codes of `TROUBLES` that keep a worker from starting."""
 LOOK_SECONDS = Seconds(30)
-"""After which an account without coin is looked at again (chain/outbox.py)."""
+"""Seconds after which an account without coin is checked again (chain/outbox.py)."""
 
 
 @dataclass(frozen=True)

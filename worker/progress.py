@@ -136,13 +136,13 @@ class WorkFolder:
             roots = [StateRoot(bytes.fromhex(r)) for r in head["roots"]]
             if len(roots) != t or not 1 <= t <= run.transitions or head["seed"] != run.seed.hex():
                 return run.start, []
-            # INVARIANT: no state is gone on with that another build computed, or that lies behind a check not passed.
+            # INVARIANT: no work continues from a state of another build, or from one past a check that has not passed.
             if head["build"] != build_name() or (0 < due <= t and head["checked"] != due):
                 return run.start, []
             state = _restored(run, t, head["entries"], body)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return run.start, []
-        # INVARIANT: work is gone on with only from a state that hashes to its root.
+        # INVARIANT: work continues only from a state that hashes to its root.
         return (state, roots) if run.root(t, state) == roots[-1] else (run.start, [])
 
     def save_material(self, material: Material) -> None:
@@ -179,7 +179,7 @@ class WorkFolder:
 def clear(home: Path, refusal: Refusal) -> None:
     """Allows a refused job again; the claim that failed is computed from its start."""
     if refusal.claim is not None:
-        # INVARIANT: states that a wrong executor left are not gone on with.
+        # INVARIANT: no work continues from states that a faulty executor left.
         WorkFolder(home, refusal.claim).drop_progress()
     Refusals(home).forget(refusal.job)
 

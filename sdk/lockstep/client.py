@@ -1,9 +1,9 @@
 """The SDK's entry point: connect to a market, quote a job, submit it, watch it, fetch the model.
 
 net = lockstep.connect("local")              # or rpc=..., storage=..., deployment=..., account=...
-quote = net.quote(job)                       # what it costs, what it binds
+quote = net.quote(job)                       # its price, and what it commits to
 handle = net.submit(quote, budget=quote.debit)
-for event in handle.watch(): ...             # Ctrl-C detaches; the job goes on
+for event in handle.watch(): ...             # Ctrl-C detaches; the job continues
 handle.download("out/")
 """
 
@@ -47,13 +47,13 @@ __all__ = ["JobHandle", "Network", "Quote", "TrainingJob", "connect", "train"]
 
 PERMIT_SECONDS = 3600
 DEAR = 10**6
-"""Tokens from which a slot's price is a sign of terms in another token's decimals."""
+"""Price of a slot, in tokens, above which the terms are suspected to be in another token's decimals."""
 SHOWN = 8
 """Jobs that a notebook shows."""
 
 
 class Network(MarketAccess):
-    """One deployment of the market, seen by one account."""
+    """One deployment of the market, as used by one account."""
 
     def _repr_html_(self) -> str:
         jobs = [(short(handle.id), f"{handle.status()['status']}, of {who}") for handle, who in self.jobs()[:SHOWN]]
@@ -61,7 +61,7 @@ class Network(MarketAccess):
         return markup.table("market", [*places, ("storage", self.store.name), *jobs])
 
     def quote(self, job: TrainingJob) -> Quote:
-        """Validate a job's Programs and terms, compute everything that it will bind.
+        """Validate a job's Programs and terms, and compute its price and every hash that it will commit to.
 
         Raises ProgramInvalid, or ChainError for terms that the market refuses. Nothing is stored or sent.
         """
@@ -73,11 +73,11 @@ class Network(MarketAccess):
         return Quote(job, spec, params, chain, self.currency)
 
     def submit(self, quote: Quote, budget: Wei, nonce: int | None = None) -> JobHandle:
-        """Store the job's parts, escrow its price, open it; returns at once when it is on chain.
+        """Store the job's parts, escrow its price, and open it; returns as soon as the job is on chain.
 
-        `budget` is a hard cap of what leaves the account: raises BudgetExceeded if escrow and deposit are more,
-        FundsError if the account holds less than them; nothing is stored or sent in either case. A `nonce` given again
-        is the same job.
+        `budget` is a hard cap on escrow plus deposit: raises BudgetExceeded if they exceed it, FundsError if the
+        account holds less; nothing is stored or sent in either case. Submitting with the same `nonce` again does not
+        open a second job.
         """
         if quote.spec is None:
             raise UsageError(
@@ -92,13 +92,13 @@ class Network(MarketAccess):
             decimals = self.currency.decimals
             if decimals != DECIMALS and quote.params.role.slot_price >= DEAR * self.currency.unit:
                 raise BudgetExceeded(
-                    f"the job takes {debit}, the budget is {budgeted}: its terms count {DECIMALS} decimals, and the "
+                    f"the job needs {debit}, the budget is {budgeted}: its terms count {DECIMALS} decimals, and the "
                     f"market's token has {decimals}",
                     hint=f"scale them: terms=LOCAL.in_decimals({decimals})",
                 )
             raise BudgetExceeded(
-                f"the job takes {debit} (escrow {escrow}, deposit {deposit}), the budget is {budgeted}",
-                hint="raise the budget, or ask for fewer rounds or slots; the deposit comes back when the job is done",
+                f"the job needs {debit} (escrow {escrow}, deposit {deposit}), the budget is {budgeted}",
+                hint="raise the budget, or lower rounds or slots; the deposit is returned when the job is done",
             )
         with self._alone():
             return self._open(quote, nonce)
@@ -116,8 +116,8 @@ class Network(MarketAccess):
         if held < quote.debit:
             has, pays, lends = (tokens(amount, currency=self.currency) for amount in (held, escrow, quote.deposit))
             raise FundsError(
-                f"{owner} holds {has}; escrow {pays}, deposit {lends}",
-                hint="send the account more; the deposit comes back when the job is done",
+                f"{owner} holds {has}, but needs escrow {pays} and deposit {lends}",
+                hint="fund the account; the deposit is returned when the job is done",
             )
         store_parts(self.store, quote)
         deadline = Seconds(self.w3.eth.get_block("latest")["timestamp"] + PERMIT_SECONDS)
@@ -132,22 +132,22 @@ class Network(MarketAccess):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One submission of this home at a time: a permit is good for the token's next nonce alone."""
+        """Allows one submission of this home at a time: a permit is valid only for the token's next nonce."""
         self._make_home()
         # The system's own lock: it ends with its holder, however that ends.
         with FileLock(self.home / "submit.lock", fallback_to_soft=False):
             yield
 
     def jobs(self) -> list[tuple[JobHandle, Address]]:
-        """Every job of the market with its requester, the latest first."""
+        """Returns every job of the market with its requester, latest first."""
         return [(JobHandle(self, known.id), known.requester) for known in reversed(self.opened().jobs.values())]
 
     def find(self, text: str) -> JobHandle:
-        """The job whose id begins with these hex digits, six at least; raises UsageError, NotFoundError."""
+        """Returns the job whose id begins with these hex digits, at least six; raises UsageError, NotFoundError."""
         return JobHandle(self, self.opened().job_named(text))
 
     def job(self, job: JobId) -> JobHandle:
-        """A job on chain; raises NotFoundError."""
+        """Returns a job on chain; raises NotFoundError."""
         if self.contracts.market.job(job).status == JobStatus.NONE:
             raise NotFoundError(f"no job {job.hex()}", hint="check the id and the deployment")
         return JobHandle(self, job)
@@ -163,11 +163,11 @@ def connect(
     home: str | Path | None = None,
     password_file: str | Path | None = None,
 ) -> Network:
-    """A market by name, or by its RPC URL, storage and deployment.
+    """Connects to a market, given its name, or its RPC URL, storage and deployment.
 
-    "local" is the one of `lockstep local up`; other names stand in networks.toml. What is not given is looked for as
-    every command does: LOCKSTEP_*, ./lockstep.toml, the network. Without `account` the key is the home's, opened with
-    the password file once something is to be signed. Raises UsageError, Unreachable or ChainError.
+    "local" is the market of `lockstep local up`; other names are defined in networks.toml. Missing arguments are
+    looked up as by every command: LOCKSTEP_*, ./lockstep.toml, the network. Without `account` the home's key is used,
+    and opened with the password file when something must be signed. Raises UsageError, Unreachable or ChainError.
     """
     addresses = deployment if isinstance(deployment, Addresses) else None
     settings = resolve(
@@ -194,11 +194,11 @@ def train(
     handle = lockstep.train(Net(), "texts", budget="60 LST", rounds=2).wait()
 
     `model`: a module, or a function that makes one. `data`: a folder or file, a list of texts, integers [N, L], arrays,
-    a torch Dataset, or one of Hugging Face's `datasets`. `budget`: the most that leaves the account, in the market's
-    token: 60 or "60 LST". `loss(model, rows)` defaults to the model's own, or that of the next token. `network`: a
-    market, or its name; default: as every command finds it. `described`: batch, inner_steps, and the keys of a
-    description, as rounds, slots, strategy, terms, price, seed (docs/training.md); `title`, the job's name for people,
-    is the name of the model's class by default.
+    a torch Dataset, or one of Hugging Face's `datasets`. `budget`: hard cap on escrow plus deposit, in the market's
+    token: 60 or "60 LST". `loss(model, rows)` defaults to the model's own, or next-token prediction. `network`: a
+    market, or its name; default: as every command finds it. `described`: batch, inner_steps, and keys of a
+    description, e.g. rounds, slots, strategy, terms, price, seed (docs/training.md); `title`, the job's human-readable
+    name, defaults to the name of the model's class.
 
     Raises BudgetExceeded, FundsError, UsageError, LoweringError.
     """

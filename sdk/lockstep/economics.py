@@ -1,7 +1,7 @@
-"""The cost of honesty and the risk of a lie: detection, its break-even, and what a job offers its witnesses.
+"""The cost of honesty and the risk of lying: detection, its break-even, and a job's offer to its witnesses.
 
-A model: nothing here decides anything on chain. The rules that do are in `lockstep.protocol.market`: floors and gas in
-`prices`, what is paid in `settling`, what a verdict moves in `vault`, which the splits here repeat for the simulations.
+This is a model: nothing here decides anything on chain. The deciding rules are in `lockstep.protocol.market`: floors
+and gas in `prices`, payments in `settling`, verdicts in `vault`; the splits here repeat them for the simulations.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ BURNED = 1 - (SLASH_PERCENT_WINNERS + SLASH_PERCENT_REQUESTER) / 100
 VOLUNTEERS = 0.005
 """Assumed: the share of claims that somebody replays in full, unpaid."""
 UNAVAILABLE = 0.01
-"""Assumed: the share of claims with data that cannot be had in time."""
+"""Assumed: the share of claims with data that is not available in time."""
 CARTEL = 1 / 3
-"""Assumed: the share of the drawn witnesses that a cheat owns; receipts, too, hold below a third."""
+"""Assumed: the share of the drawn witnesses that a cheat owns; receipts, too, are safe below a third."""
 MERGE_STEPS = 1.0
 """Assumed: the work of a merge of 64 payloads in steps; measured 0.7 for 0.8 M parameters and 512 tokens a step."""
 FEE_MARGIN = 1.1
 """A duty pays this many times the expected replay."""
 STAKE_MARGIN = 1.2
-"""A job's stake is to be this many times the one from which no saving of work pays."""
+"""A job's stake should be this multiple of the lowest one at which no saving of work pays."""
 DUTY_GAS = 370_000
 """Gas of a witness: commit 83k, reveal 155k with a leaf of half a gigabyte, settle 120k, and a margin."""
 MAX_COST_SHARE = 0.06
-"""The bound of verification's cost, as a share of training's."""
+"""Upper bound of the cost of verification, as a share of the cost of training."""
 WINNER_WEIGHTS = (2, 1, 1)
 """The convicting game's challenger, then the two earliest other live games'."""
 
@@ -65,7 +65,7 @@ def split_slash(stake: Wei, winners: int, refunds: Sequence[Wei] = ()) -> Slash:
     """30 % to one to three winners by 2 : 1 : 1, 20 % to the requester less <= 10 % that refund gas, the rest burned.
 
     `refunds`: metered gas of live games in tokens, paid in order until the 10 % are spent. Every part is rounded down,
-    what division leaves is burned: at least half is, always.
+    and remainders are burned: always at least half of the stake.
     """
     weights = WINNER_WEIGHTS[:winners]
     prize = stake * SLASH_PERCENT_WINNERS // 100
@@ -81,7 +81,7 @@ def split_slash(stake: Wei, winners: int, refunds: Sequence[Wei] = ()) -> Slash:
 
 
 def split_bond(bond: Wei) -> tuple[Wei, Wei]:
-    """(to the defender, burned) of a lost challenge: 60 % rounded down, the rest."""
+    """Returns (to the defender, burned) for a lost challenge: 60 % rounded down, and the rest."""
     to_defender = bond * BOND_PERCENT_DEFENDER // 100
     return Wei(to_defender), Wei(bond - to_defender)
 
@@ -90,29 +90,29 @@ def split_bond(bond: Wei) -> tuple[Wei, Wei]:
 
 
 def break_even_detection(multiple: float, burned: float = BURNED) -> float:
-    """The detection d at which cheating on everything earns what honesty does: (1 - d) p = d x burned x S, S in prices.
+    """The detection d at which cheating on everything earns as much as honesty: (1 - d) p = d x burned x S.
 
-    The worst case on each side: the work costs all of its price p, and the cheat gets back whatever of the slash is not
-    burned, as its own challenger and requester. 10 prices: 1/6.
+    S is the stake in prices. This is the worst case on each side: the work costs its whole price p, and the cheat, as
+    its own challenger and requester, gets back all of the slash that is not burned. 10 prices: 1/6.
     """
     return 1 / (1 + burned * multiple)
 
 
 def break_even_multiple(detection: float, burned: float = BURNED) -> float:
-    """Its inverse: the stake, in prices, from which cheating on everything loses. At 3 %: 64.7; at 0: infinity."""
+    """The inverse: the stake, in prices, above which cheating on everything loses. At 3 %: 64.7; at 0: infinity."""
     return (1 - detection) / (burned * detection) if detection else inf
 
 
 def expected_profit(
     price: float, cost: float, stake: float, saved: float = 0.0, detection: float = 0.0, lost: float = 1.0
 ) -> float:
-    """The gain of one claim of which a share `saved` of the cost is not spent; a conviction takes the pay and
-    `lost` of the stake."""
+    """The gain from one claim that saves a share `saved` of the cost; a conviction takes the pay and a share `lost` of
+    the stake."""
     return (1 - detection) * price - (1 - saved) * cost - detection * lost * stake
 
 
 def volunteer_break_even(multiple: float) -> float:
-    """The share of lying claims from which replays pay for themselves: 30 % of a stake for the work of one claim."""
+    """The share of lying claims above which replays pay for themselves: 30 % of a stake for the work of one claim."""
     return 100 / (SLASH_PERCENT_WINNERS * multiple)
 
 
@@ -121,7 +121,7 @@ def volunteer_break_even(multiple: float) -> float:
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """The watch over a round's claims: drawn witnesses replay prefixes, volunteers whole claims."""
+    """The auditing of a round's claims: drawn witnesses replay prefixes, volunteers whole claims."""
 
     slots: int
     """Revealed claims of a round."""
@@ -131,11 +131,11 @@ class AuditPlan:
     """T. A duty replays S_0 to S_t*: t* is uniform in 1..T, and private until all have committed."""
     volunteers: float = VOLUNTEERS
     unavailable: float = UNAVAILABLE
-    """The share of claims whose trace is missing: somebody replays each in full, as does its drawn witness."""
+    """The share of claims whose trace is missing: each is replayed in full, by somebody and by its drawn witness."""
     cartel: float = CARTEL
-    """The share of witnesses that agree to whatever the cheat claims."""
+    """The share of witnesses that agree to anything that the cheat claims."""
     merge_steps: float = MERGE_STEPS
-    """Everybody who trains computes the merge again."""
+    """Work of a merge, in steps; everybody who trains recomputes it."""
     period: int = 0
     """carryPeriod: rounds until a carry is zero again; 0: nothing is carried."""
     withheld: float = UNAVAILABLE
@@ -156,24 +156,25 @@ class AuditPlan:
         return 1 - (1 - self.volunteers) * unseen
 
     def stake_multiple(self) -> float:
-        """The stake, in prices, from which no cheat that saves work pays.
+        """The stake, in prices, above which no cheat that saves work pays.
 
-        Skipping everything is the worst: skipping from t on saves a share f of the work, and as detection(f) is concave
-        and detection(0) >= 0, the gain over the risk, f / detection(f), is greatest at f = 1.
+        Skipping everything pays most: skipping from t on saves a share f of the work, and as detection(f) is concave
+        and detection(0) >= 0, the ratio of gain to risk, f / detection(f), is greatest at f = 1.
         """
         return break_even_multiple(self.detection())
 
     def source_claims(self) -> float:
-        """Expected claims that are computed again before one can be replayed, in the mean over a period.
+        """Expected number of earlier claims to recompute before a claim can be replayed, averaged over a carry period.
 
-        The k-th claim of a period has k carries behind it; the i-th is needed if all nearer ones are withheld, w^i:
-        the sum over i of (period - i) w^i, over the period.
+        Claim k of a period (k = 0 .. period - 1) depends on k earlier ones. The i-th nearest is recomputed if its carry
+        and all nearer ones are withheld, with probability w^i, and period - i claims have an i-th: the mean is the sum
+        over i of (period - i) w^i, divided by the period.
         """
         return sum((self.period - i) * self.withheld**i for i in range(1, self.period)) / max(self.period, 1)
 
     def replay_share(self) -> float:
-        """Expected work of one duty, in claims: (T + 1) / 2 of T transitions, or all of them where data is missing, and
-        the claims that its carry is computed from again; nothing where its carry is shown to nobody."""
+        """Expected work of one duty, in claims: (T + 1) / 2 of T transitions, or all of them if data is missing, plus
+        the earlier claims to recompute for its carry; nothing if its carry is shown to nobody."""
         prefix = (self.transitions + 1) / (2 * self.transitions)
         carried = 1 - 1 / self.period if self.period else 0.0
         seen = 1 - (1 - self.shown) * self.withheld * carried
@@ -181,7 +182,7 @@ class AuditPlan:
         return seen * looked + self.shown * self.source_claims()
 
     def cost_share(self) -> float:
-        """Expected work of verification over the training's: duties, full replays, volunteers, merges done again."""
+        """Expected work of verification relative to training: duties, full replays, volunteers, repeated merges."""
         drawn = self.witnesses / self.slots * self.replay_share()
         full = (self.unavailable + self.volunteers) * (1 + self.source_claims())
         return drawn + full + self.merge_steps / self.transitions
@@ -205,7 +206,7 @@ class AuditPlan:
 
 
 def seen_lies(audit: AuditPlan, lies: int) -> list[float]:
-    """P(X = x) for x = 0.. `lies`: how many of one party's lies in a round an honest witness replays in full.
+    """P(X = x) for x = 0 .. `lies`: the number of one party's lies in a round that an honest witness replays in full.
 
     Duties fall on different claims, J of them on lies: hypergeometric; each has an honest witness with 1 - c: binomial.
     Raises ValueError for more duties than claims, or more lies.
@@ -232,7 +233,7 @@ def chosen_detection(audit: AuditPlan, lies: int, draws: int) -> float:
 
 
 def chosen_stake(audit: AuditPlan, lies: int, draws: int) -> float:
-    """The stake, in prices, from which no saving of work pays a party that picks among so many beacons."""
+    """The stake, in prices, above which no saving of work pays a party that picks among that many beacons."""
     return break_even_multiple(chosen_detection(audit, lies, draws))
 
 
@@ -248,15 +249,15 @@ def chosen_turn(share: float, draws: int) -> float:
 
 
 def most_witnesses(slots: int, transitions: int, period: int = 0) -> int:
-    """The most duties a round whose expected cost stays within MAX_COST_SHARE, at the assumed shares of data and of
-    carries that are withheld; at least one."""
+    """The most duties per round whose expected cost stays within MAX_COST_SHARE, at the assumed shares of withheld data
+    and carries; at least one."""
     plans = (AuditPlan(slots, q, transitions, period=period) for q in range(slots, 0, -1))
     return next((plan.witnesses for plan in plans if plan.cost_share() <= MAX_COST_SHARE), 1)
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A job's settings under which no saving of work pays; names are JobParams'."""
+    """A job's settings under which no saving of work pays; the names are those of JobParams."""
 
     witnesses: int
     witness_fee: Wei
@@ -268,11 +269,11 @@ def offer(
     slots: int, transitions: int, slot_price: Wei, gas_price: Wei, max_lead: int, *, period: int = 0,
     min_slots: int | None = None,
 ) -> Offer:  # fmt: skip
-    """For a job of that many slots and transitions a claim; gas_price in tokens for one gas at the cap, `period` the
-    job's carryPeriod; `min_slots` as many as `slots` if it is None.
+    """Returns the offer for a job of that many slots, and transitions per claim.
 
-    A slot's stake is in whole prices, and more than twice those of the witnesses that one claim may have (JobRules):
-    that is what counts for few slots.
+    `gas_price`: tokens per unit of gas at the cap. `period`: the job's carryPeriod. `min_slots`: None for `slots`.
+    A slot's stake is in whole prices, and more than twice those of the witnesses that one claim may have (JobRules),
+    which is the larger bound if there are few slots.
     """
     audit = AuditPlan(slots, most_witnesses(slots, transitions, period), transitions, period=period)
     fee = audit.fee(slot_price, Wei(DUTY_GAS * gas_price))

@@ -93,9 +93,7 @@ def test_a_reveal_that_is_no_text_ends_no_process(market: Market) -> None:
     claim = mallory.reveal(UNREADABLE["trace"], UNREADABLE["payload"])
 
     for process in (worker, verifier):
-        wait(
-            lambda p=process: "a log of the chain cannot be decoded" in p.log.read_text(), "the log that cannot be read"
-        )
+        wait(lambda p=process: "an event log cannot be decoded completely" in p.log.read_text(), "the unreadable log")
     for process in (worker, verifier):
         assert lives(process)
         assert process.stop() == 0, process.log.read_text()[-2000:]

@@ -102,7 +102,7 @@ class Attester:
             log.warning("payloads cannot be judged yet", why=error.message, hint=error.hint)
             self._backoff.failed(judgement.audit, view.now, at_most=RETRY_SECONDS)
         except Exception:
-            log.exception("payloads cannot be judged", audit=judgement.audit.hex())
+            log.exception("judging payloads failed by a bug: trying again later", audit=judgement.audit.hex())
             self._backoff.failed(judgement.audit, view.now)
         else:
             self._backoff.failed(judgement.audit, view.now, at_most=AGAIN_SECONDS)

@@ -67,8 +67,8 @@ class CarryMissing(BlobMissing):
 
     def __init__(self, record: ClaimRecord) -> None:
         super().__init__(
-            f"the carry that slot {record.slot} of round {record.round} starts from cannot be had",
-            hint="no action is needed: it is demanded, and computed again if its owner shows it",
+            f"the carry that slot {record.slot} of round {record.round} starts from is unavailable",
+            hint="no action is needed: it is demanded on chain, and recomputed if its owner shows it",
         )
         self.record = record
         """The claim that starts from it."""

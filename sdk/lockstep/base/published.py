@@ -103,8 +103,8 @@ def fetched(url: str, path: str) -> bytes:
                 raise Unreachable(f"{redacted(url)} fails: HTTP {answer.status_code}", "try again shortly")
             if answer.status_code != 200:
                 raise UsageError(
-                    f"{redacted(url)} is no coordinator: HTTP {answer.status_code} for {path}",
-                    "give the address of its first page",
+                    f"{redacted(url)} is not a coordinator: HTTP {answer.status_code} for {path}",
+                    "give the address of a coordinator's home page",
                 )
             body = bytearray()
             for piece in answer.iter_raw():

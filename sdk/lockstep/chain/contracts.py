@@ -362,7 +362,9 @@ class Token(Contract):
             domain = {**named, "version": version} if version else named
             if _separator(domain) == separator:
                 return domain
-        raise ChainError(f"the token at {self.address} has a domain of its own", "approve takes the permit's place")
+        raise ChainError(
+            f"the token at {self.address} uses a non-standard EIP-712 domain", "use approve instead of permit"
+        )
 
     def _text(self, function: str) -> str:
         """Returns a text of the token, in either type that tokens use for it; "" if it has none."""

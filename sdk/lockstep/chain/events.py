@@ -331,7 +331,7 @@ class EventReader:
         while len(self._reported) > REMEMBERED_LOGS:
             del self._reported[next(iter(self._reported))]
         log.warning(
-            "a log of the chain cannot be decoded",
+            "an event log cannot be decoded completely",
             contract=contract,
             why=why,
             block=entry["blockNumber"],

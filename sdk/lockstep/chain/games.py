@@ -1,4 +1,4 @@
-"""Reads and makes moves of dispute games on chain: states, logs and moves as the protocol's values."""
+"""Reads dispute games from the chain, and makes moves in them: converts between ABI values and the protocol's types."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _values(entry: LogReceipt) -> tuple[str, dict[str, Any]]:
     first, *topics = (bytes(topic) for topic in entry["topics"])
     event = abi_events("DisputeGame").get(first)
     if event is None or event["name"] not in _DECODERS:
-        raise NotFoundError("a log entry that is no move of a game", "pass the game contract's logs alone")
+        raise NotFoundError("a log entry is not a move of a game", "pass only logs of the game contract")
     return event["name"], abi_values(event, topics, bytes(entry["data"]))
 
 

@@ -116,7 +116,7 @@ _KEYSTORE = table(
 
 
 def create_node_key(path: Path, seed: bytes | None = None) -> SigningKey:
-    """Writes a new ed25519 key (or the one of `seed`, 32 bytes) to `path`, readable by its owner alone."""
+    """Writes a new ed25519 key (or the one of `seed`, 32 bytes) to `path`, mode 0600; raises if the file exists."""
     from nacl.signing import SigningKey
 
     key = SigningKey(seed) if seed is not None else SigningKey.generate()

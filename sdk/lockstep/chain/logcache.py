@@ -207,7 +207,7 @@ class LogCache:
         try:
             self._connect()
         except (sqlite3.OperationalError, OSError) as error:
-            log.warning("the chain's logs cannot be copied to disk", path=str(self._path), why=str(error))
+            log.warning("the local cache of event logs cannot be opened", path=str(self._path), why=str(error))
         except sqlite3.DatabaseError as error:
             self._begin_anew(str(error))
 

@@ -80,7 +80,8 @@ class Outbox:
         return self.wait(key, timeout)
 
     def send_all(self, calls: Iterable[tuple[str, Call]], timeout: float = 120.0) -> list[SentReceipt]:
-        """Submits (key, call) pairs with consecutive nonces, then waits: each may depend on those before it."""
+        """Submits (key, call) pairs with consecutive nonces, unsimulated, so that each may depend on earlier ones; then
+        waits until all are mined and returns their receipts in order."""
         keys = []
         for key, call in calls:
             self.submit(call, key, check=False)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 app = Commands(name="contracts", help="Deploy, verify and show a market's contracts.", no_args_is_help=True)
 
 ROLES = {
-    "token": "what stakes and pay are in", "vault": "keeps every token", "market": "jobs, rounds and claims",
+    "token": "the currency of stakes and pay", "vault": "holds all tokens", "market": "jobs, rounds and claims",
     "game": "disputes", "arbiter": "recomputes one operation", "validator": "judges a Program",
     "availability": "demands for data", "witnesses": "draws and pays auditors",
 }  # fmt: skip
@@ -37,35 +37,44 @@ Gwei = Annotated[float | None, typer.Option(min=0, help="Gwei per gas, with --fe
 @app.command("deploy")
 def deploy(
     flags: AccountFlags,
-    token: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The ERC-20 of stakes and pay.")] = None,
-    test_token: Annotated[bool, typer.Option("--test-token", help="A token that anybody may mint.")] = False,
-    unbond: Annotated[str, typer.Option(metavar="DURATION", help="How long a stake takes to leave.")] = "14d",
-    chain: Annotated[str | None, typer.Option(help="Whose inclusion and censorship times are promised.")] = None,
-    max_fee: Annotated[
-        str | None, typer.Option(metavar="FEE", help="The most to pay for a unit of gas, as '40 gwei'.")
+    token: Annotated[str | None, typer.Option(metavar="ADDRESS", help="ERC-20 token of stakes and pay.")] = None,
+    test_token: Annotated[
+        bool, typer.Option("--test-token", help="Deploy a test token that anybody may mint.")
+    ] = False,
+    unbond: Annotated[str, typer.Option(metavar="DURATION", help="Unbonding delay of stakes.")] = "14d",
+    chain: Annotated[
+        str | None, typer.Option(help="Chain profile whose inclusion and censorship times the market promises.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; say what it costs.")] = False,
+    max_fee: Annotated[
+        str | None, typer.Option(metavar="FEE", help="Highest fee per unit of gas, e.g. '40 gwei'.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; print the cost.")] = False,
     fees: Annotated[
-        str | None, typer.Option(metavar="optimism|arbitrum|mainnet", help="With --dry-run: fees of, no RPC.")
+        str | None,
+        typer.Option(
+            metavar="optimism|arbitrum|mainnet", help="With --dry-run: the fee profile to use instead of an RPC."
+        ),
     ] = None,
     base_fee: Gwei = None,
     l1_base_fee: Gwei = None,
     blob_base_fee: Gwei = None,
-    coin_price: Annotated[float | None, typer.Option(min=0, help="Of one coin, for a column of money.")] = None,
+    coin_price: Annotated[
+        float | None, typer.Option(min=0, help="With --dry-run: price of one coin; adds a column.")
+    ] = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Create every contract; an interrupted command continues when given again. --dry-run estimates its cost."""
+    """Deploy every contract; running an interrupted command again continues it. --dry-run estimates the cost."""
     given = {"base_fee": base_fee, "l1_base_fee": l1_base_fee, "blob_base_fee": blob_base_fee}
     if not dry_run and (fees is not None or coin_price is not None or any(v is not None for v in given.values())):
         raise UsageError("a fee profile applies to a dry run only", hint="add --dry-run")
     if fees is None and any(value is not None for value in given.values()):
-        raise UsageError("fees are given without a fee profile", hint="add --fees optimism, arbitrum or mainnet")
+        raise UsageError("fee options need a fee profile", hint="add --fees optimism, arbitrum or mainnet")
     for name, value in {**given, "coin_price": coin_price}.items():
         if value is not None and not math.isfinite(value):
-            raise UsageError(f"{name} is {value}", hint="give a number")
+            raise UsageError(f"{name} is {value}", hint="give a finite number")
     if token is not None and test_token:
-        raise UsageError("a token is named and a test token is asked for", hint="give --token or --test-token")
+        raise UsageError("--token and --test-token are both given", hint="give one of them")
     if fees is not None:
         from lockstep.chain.fees import GWEI, measured, profile_named
 
@@ -115,11 +124,12 @@ def deploy(
 def verify(
     flags: ChainFlags,
     inputs: Annotated[
-        Path | None, typer.Option("--input", metavar="FOLDER", help="Write what block explorers take to here.")
+        Path | None,
+        typer.Option("--input", metavar="FOLDER", help="Write the input files of block explorers to this folder."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare the code on chain with this package: every byte, and the addresses by which the contracts refer to one
+    """Compare the code on chain with this package: every byte, and the contracts' addresses of one
     another."""
     from lockstep.chain import verifying
     from lockstep.chain.addresses import Addresses
@@ -137,7 +147,7 @@ def verify(
                 (inputs / name).write_text(text)
             except OSError as error:
                 raise UsageError(
-                    f"{inputs / name} cannot be written: {error.strerror}", hint="name a folder that can be made"
+                    f"{inputs / name} cannot be written: {error.strerror}", hint="name a writable folder"
                 ) from error
             written.append(str(inputs / name))
     data = {
@@ -147,11 +157,11 @@ def verify(
     }  # fmt: skip
     lines = [f"{each.artifact:14} {each.address}  {each.size:,} bytes" for each in report.contracts]
     lines.append(
-        f"as in this package: stakes leave after {report.unbond_seconds:,} s, inclusion {report.inclusion_seconds} s, "
-        f"censorship {report.censor_seconds:,} s"
+        f"identical to this package: stakes unbond in {report.unbond_seconds:,} s, "
+        f"inclusion {report.inclusion_seconds} s, censorship {report.censor_seconds:,} s"
     )
     if report.foreign_token:
-        lines.append("the token is not this package's: nothing is said about it")
+        lines.append("the token is not this package's: it was not checked")
     emit(data, as_json, text="\n".join([*lines, *written]))
 
 
@@ -181,7 +191,7 @@ def _wanted(chain_id: int, token: str | None, unbond: str, chain: str | None) ->
 
     facts = facts_of(chain_id)
     if chain is None and facts is None:
-        raise UsageError(f"chain {chain_id} is not known", hint=f"give --chain, one of {', '.join(CHAINS)}")
+        raise UsageError(f"chain {chain_id} is unknown", hint=f"give --chain, one of {', '.join(CHAINS)}")
     name = chain or (facts.preset if facts else "")
     if name not in CHAINS:
         raise UsageError(f"there is no chain profile {name!r}", hint=nearest(name, CHAINS))
@@ -190,14 +200,14 @@ def _wanted(chain_id: int, token: str | None, unbond: str, chain: str | None) ->
         raise UsageError(
             f"{facts.name} can censor a transaction for {CHAINS[facts.preset].censor:,} s, "
             f"longer than --chain {name} assumes",
-            hint=f"give --chain {facts.preset}, or leave it out",
+            hint=f"give --chain {facts.preset}, or omit it",
         )
     at = None if token is None else address_of(token, "--token")
     return Wanted(at, seconds_of(unbond, "--unbond"), CHAINS[name])
 
 
 def _simulate(w3: Any, wanted: Wanted, coin_price: float | None, as_json: bool) -> None:
-    """Prints the cost: gas as the node estimates it, at its base fee; bytes and the rest as measured."""
+    """Prints the cost: gas as estimated by the node, at its base fee; bytes and the rest as measured."""
     from dataclasses import replace
 
     from lockstep.chain import deploying
@@ -255,8 +265,10 @@ def _show_costs(
     ]
     if factor > 1:
         lines.append(
-            f"refunds and bonds count gas alone: to cover the data fee a job needs {factor:.1f} times its gas_price"
+            f"refunds and bonds count only gas: to cover the data fee a job needs {factor:.1f} times its gas_price"
         )
     if profile.stack == "arbitrum":
-        lines.append("a price alone: no market can be on Arbitrum's stack, whose contracts see another chain's blocks")
+        lines.append(
+            "for comparison only: no market can run on Arbitrum's stack, whose contracts see another chain's blocks"
+        )
     emit(data, as_json, text="\n".join(lines))

@@ -1,4 +1,4 @@
-"""`lockstep dataset`: makes datasets of texts or of files of numbers, stores them, and compares one with its source."""
+"""`lockstep dataset`: builds datasets from texts or numeric files, stores them, and compares one with its source."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from lockstep.storage.dataset import Dataset
     from lockstep.training.sides import Data
 
-app = Commands(name="dataset", help="Datasets of tokens, and of rows of numbers.", no_args_is_help=True)
+app = Commands(name="dataset", help="Build, show and check datasets of tokens or numbers.", no_args_is_help=True)
 
 TextsArgument = Annotated[
-    Path, typer.Argument(metavar="TEXTS", help="Folder of *.txt, *.md, *.jsonl (each also .gz), or one file.")
+    Path, typer.Argument(metavar="TEXTS", help="Folder of *.txt, *.md, *.jsonl (each optionally .gz), or one file.")
 ]
-Field = Annotated[str, typer.Option(help="Field of a line of *.jsonl that is the document.")]
+Field = Annotated[str, typer.Option(help="Field of each *.jsonl line that holds the document.")]
 DataArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="DATA", help="A .csv, .tsv, .parquet, .npz, .npy, .safetensors, .pt or .bin, or a folder of them."
+        metavar="DATA", help="A .csv, .tsv, .parquet, .npz, .npy, .safetensors, .pt or .bin file, or a folder of them."
     ),
 ]
 Columns = Annotated[
     list[str] | None,
-    typer.Option(metavar="FIELD=COLUMN,...", help="Columns side by side that become a field; repeat it."),
+    typer.Option(metavar="FIELD=COLUMN,...", help="Columns that together form a field; may be repeated."),
 ]
-HeldOut = Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the row in N that `data.held_out` does.")]
-Kind = Annotated[str, typer.Option("--type", metavar="TYPE", help='Of the numbers of a *.bin, as "uint16".')]
+HeldOut = Annotated[int, typer.Option(min=0, metavar="N", help="Leave out one row in N, as `data.held_out` does.")]
+Kind = Annotated[str, typer.Option("--type", metavar="TYPE", help='Number type of *.bin files, e.g. "uint16".')]
 Cid = Annotated[str, typer.Argument(metavar="CID", help="CID of the dataset's manifest.")]
 
 
@@ -41,15 +41,17 @@ Cid = Annotated[str, typer.Argument(metavar="CID", help="CID of the dataset's ma
 def build(
     texts: TextsArgument,
     tokenizer: Annotated[Path, typer.Option(help="A Hugging Face tokenizer.json.")],
-    row_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a row: a model's context + 1.")],
-    separator: Annotated[str, typer.Option(help="Token after each document; default: an empty line.")] = "",
-    side: Annotated[str, typer.Option(help='"train", "held out" or "all" of the documents.')] = "all",
-    unknown: Annotated[bool, typer.Option(help="Let characters through that the tokenizer does not know.")] = False,
+    row_tokens: Annotated[int, typer.Option(min=1, help="Tokens per row: the model's context + 1.")],
+    separator: Annotated[str, typer.Option(help="Token appended to each document; default: an empty line.")] = "",
+    side: Annotated[str, typer.Option(help='Documents to use: "train", "held out" or "all".')] = "all",
+    unknown: Annotated[bool, typer.Option(help="Accept characters that the tokenizer does not know.")] = False,
     control: Annotated[
-        str, typer.Option(help='A text that spells a control token: "token", "text"; default: refused.')
+        str, typer.Option(help='Encode control tokens spelled in a text as "token" or "text"; default: refuse them.')
     ] = "",
     field: Field = "text",
-    stride: Annotated[int, typer.Option(min=0, help="Tokens between the starts of two rows; 0: a row's length.")] = 0,
+    stride: Annotated[
+        int, typer.Option(min=0, help="Tokens between the starts of consecutive rows; 0: a row's length.")
+    ] = 0,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
@@ -76,8 +78,8 @@ def pack(
     data: DataArgument,
     columns: Columns = None,
     kind: Kind = "",
-    length: Annotated[int, typer.Option(min=0, help="Steps of a window of a series; 0: the data are rows.")] = 0,
-    stride: Annotated[int, typer.Option(min=1, help="Steps between the starts of two windows.")] = 1,
+    length: Annotated[int, typer.Option(min=0, help="Window length of a series, in steps; 0: the data are rows.")] = 0,
+    stride: Annotated[int, typer.Option(min=1, help="Steps between the starts of consecutive windows.")] = 1,
     held_out: HeldOut = 0,
     storage: Storage = None,
     as_json: Json = False,
@@ -96,11 +98,11 @@ def pack(
 @app.command("show")
 def show(
     cid: Cid,
-    rows: Annotated[int, typer.Option(min=0, help="Print so many rows, too.")] = 0,
+    rows: Annotated[int, typer.Option(min=0, help="Number of rows to print, too.")] = 0,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a dataset's rows are, and some of them."""
+    """Show the format of a dataset's rows, and some of the rows."""
     from lockstep.storage import open_store
     from lockstep.storage.dataset import load_dataset, load_manifest
     from lockstep.storage.fields import unpacked
@@ -119,7 +121,7 @@ def show(
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON has it: what is no number as text."""
+    """Returns an array as JSON values; as strings if it has numbers that are not finite."""
     import numpy as np
 
     plain = np.asarray(value)
@@ -127,7 +129,7 @@ def _plain(value: Any) -> Any:
 
 
 def _described(cid: str, held: Any) -> dict[str, Any]:
-    """`data` of a dataset or of its manifest."""
+    """Returns the command's `data` for a dataset or its manifest."""
     form, rows = held.form, getattr(held, "row_count", None) or held.rows
     fields = [] if form is None else form.read()
     return {
@@ -146,12 +148,12 @@ def _packed(path: Path, columns: list[str] | None, kind: str, length: int, strid
 
 
 def _fields(columns: list[str] | None) -> dict[str, list[str]]:
-    """The fields that `--columns` names."""
+    """Returns the fields that `--columns` names."""
     found = {}
     for each in columns or ():
         name, equals, named = each.partition("=")
         if not name or not equals or not all(named.split(",")):
-            raise UsageError(f"--columns {each}", hint="FIELD=COLUMN,..., as x=area,rooms")
+            raise UsageError(f"--columns {each}", hint="FIELD=COLUMN,..., e.g. x=area,rooms")
         found[name] = named.split(",")
     return found
 
@@ -159,7 +161,7 @@ def _fields(columns: list[str] | None) -> dict[str, list[str]]:
 @app.command("verify")
 def verify(
     cid: Cid,
-    source: Annotated[Path, typer.Argument(metavar="TEXTS|DATA", help="The texts, or the files of numbers.")],
+    source: Annotated[Path, typer.Argument(metavar="TEXTS|DATA", help="The source texts or numeric files.")],
     field: Field = "text",
     columns: Columns = None,
     kind: Kind = "",
@@ -167,7 +169,7 @@ def verify(
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
-    """Make a dataset's rows again and compare every one; exit code 10 if one differs."""
+    """Rebuild a dataset's rows from their source and compare every one; exit code 10 if one differs."""
     from lockstep.storage import open_store
     from lockstep.storage.dataset import load_dataset, load_manifest
     from lockstep.training import tokens
@@ -182,7 +184,9 @@ def verify(
         own = _packed(source, columns, kind, length, stride, held_out)
         # INVARIANT: every row is that of the data, and none is left out.
         if own.root != dataset.root or own.form != dataset.form:
-            raise Mismatch(f"{source} has {own.row_count} rows of {own.form}: not those of {cid}", "compare the files")
+            raise Mismatch(
+                f"{source} has {own.row_count} rows of {own.form}: they differ from {cid}", "compare the files"
+            )
     else:
         tokens.verify(dataset, source, recipe, named=field)
     data = {"cid": cid, "root": dataset.root.hex(), "rows": dataset.row_count, "matches": True}

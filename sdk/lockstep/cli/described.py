@@ -1,4 +1,4 @@
-"""A job as a command names it: JOB.toml, or FILE.py:FUNCTION that makes a model, and the keys that `--set` gives."""
+"""A job as a command names it: JOB.toml, or FILE.py:FUNCTION that makes a model, and the keys given by `--set`."""
 
 from __future__ import annotations
 
@@ -25,38 +25,40 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="JOB.toml|FILE.py:FUNCTION",
-        help="The job's description; or a function that returns (model, loss, Batch, rows), whose file is imported.",
+        help="The job's description; or a function that returns (model, loss, Batch, rows). Its file is imported.",
     ),
 ]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="A key of the description: rounds=3, strategy.inner_steps=10; repeat it."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a key of the description, e.g. rounds=3 or strategy.inner_steps=10; may be repeated.",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class DescribedJob:
-    """A description that is right by itself, as far as no file has to be read and nothing to be traced."""
+    """A description that passed every check that neither reads a file nor traces the model."""
 
     fields: Mapping[str, Any]
     folder: Path
     """The folder that its paths are relative to."""
 
     def at(self, settings: Settings) -> DescribedJob:
-        """The description with the terms of the local market, if it names none and that market is meant."""
+        """Returns the description, with the terms of the local market if it names none and uses that market."""
         terms = None if "terms" in self.fields else networks.terms_of(settings.deployment)
         return self if terms is None else self.having(terms=terms)
 
     def having(self, **fields: Any) -> DescribedJob:
-        """The description with other values of keys."""
+        """Returns the description with other values of some keys."""
         return replace(self, fields={**self.fields, **fields})
 
     def job(self, *, weights: bool = True) -> TrainingJob:
         """Traces the job, which takes seconds and needs torch; without weights it takes little memory.
 
-        Prints warnings, as of a warm-up that is longer than the job. Raises UsageError.
+        Prints warnings, e.g. of a warm-up that is longer than the job. Raises UsageError.
         """
         from lockstep.training.describe import job_of
 
@@ -71,8 +73,7 @@ class DescribedJob:
 def read(
     target: str, sets: Sequence[str] | None = None, price: str | None = None, title: str | None = None
 ) -> DescribedJob:
-    """The description of a target, with what `--set`, `--price` and `--title` say in the place of its own; raises
-    UsageError."""
+    """Returns a target's description, overridden by `--set`, `--price` and `--title`; raises UsageError."""
     from lockstep.training.describe import refuse_wrong
 
     own = ".py:" in target
@@ -100,7 +101,7 @@ def _of_file(path: Path) -> dict[str, Any]:
 
 
 def _parsed(given: str) -> dict[str, Any]:
-    """KEY=VALUE as tables; a value that is none of TOML's is a text."""
+    """Parses KEY=VALUE into tables; a value that is not TOML is a string."""
     key, equals, value = given.partition("=")
     for written in (value, json.dumps(value)):
         try:
@@ -109,7 +110,7 @@ def _parsed(given: str) -> dict[str, Any]:
             continue
         if equals and len(found) == 1:
             return found
-    raise UsageError(f"--set {given}", hint="KEY=VALUE, as rounds=3 or strategy.inner_steps=10")
+    raise UsageError(f"--set {given}", hint="KEY=VALUE, e.g. rounds=3 or strategy.inner_steps=10")
 
 
 def _merge(into: dict[str, Any], found: Mapping[str, Any], given: str) -> None:

@@ -23,7 +23,7 @@ def on_device(settings: Settings) -> tuple[Settings, Choice]:
 
 
 def machine_name(settings: Settings, chosen: Choice) -> str:
-    """Returns the name of what computes: the device, or the processor and the number of its threads."""
+    """Returns the name of the compute device, or of the processor with its number of threads."""
     if chosen.device != "cpu":
         return chosen.name
     return f"{processor_name()}, {settings.threads} thread{'s' if settings.threads > 1 else ''}"

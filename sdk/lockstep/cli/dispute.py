@@ -1,4 +1,4 @@
-"""`lockstep dispute`: reads games, follows them, and plays them by hand."""
+"""`lockstep dispute`: reads, follows and plays dispute games."""
 
 from __future__ import annotations
 
@@ -36,23 +36,26 @@ if TYPE_CHECKING:
     from lockstep.protocol.types import Wei
     from lockstep.runtime.party import Head
 
-app = Commands(name="dispute", help="Games about claims: read them, follow them, play them.", no_args_is_help=True)
+app = Commands(name="dispute", help="Read, follow and play dispute games about claims.", no_args_is_help=True)
 
-Yes = Annotated[bool, typer.Option("--yes", help="Lock the bond without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Lock the bond without asking for confirmation.")]
 POLL_SECONDS = 0.5
-"""Seconds between two polls for a new block while games are watched."""
+"""Seconds between polls for a new block while games are watched."""
 
 a_game = an_id("game", GAMES_SHOWN)
 GameArgument = Annotated[
-    str, typer.Argument(metavar="GAME", callback=a_game, help="The game's id, or its first 6 hex digits or more.")
+    str, typer.Argument(metavar="GAME", callback=a_game, help="The game's id, or at least its first 6 hex digits.")
 ]
 
 
 @app.command("list")
 def list_(
     *,
-    job: Annotated[str | None, typer.Option(metavar="ID", help="Games of one job; its id, or 6 hex digits.")] = None,
-    ended: Annotated[bool, typer.Option("--all/--open", help="Those that are over, too.")] = False,
+    job: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="List only games of this job: its id, or at least its first 6 hex digits."),
+    ] = None,
+    ended: Annotated[bool, typer.Option("--all/--open", help="Also list games that are over.")] = False,
     flags: ChainFlags,
     as_json: Json = False,
 ) -> None:
@@ -71,7 +74,7 @@ def list_(
 def show(game: GameArgument, flags: PublicFlags, as_json: Json = False) -> None:
     """Show one game: parties, money, every move, its progress, and the number that the contract computed.
 
-    It reads the chain alone; --storage adds the names of ops.
+    Reads only the chain; --storage adds the names of ops.
     """
     reader = _reader(flags.settings(), names=True)
     from lockstep.cli.dispute_text import card
@@ -86,8 +89,8 @@ def show(game: GameArgument, flags: PublicFlags, as_json: Json = False) -> None:
 
 @app.command("tree")
 def tree(game: GameArgument, flags: ChainFlags, as_json: Json = False) -> None:
-    """Show the bisection as a tree: each range that was halved and the half that differs, down to the number that the
-    contract computed."""
+    """Show the bisection as a tree: each halved range and the half that differs, down to the number that the contract
+    computed."""
     reader = _reader(flags.settings())
     from lockstep.cli.dispute_text import drawn
     from lockstep.disputes.bisection import bisection
@@ -120,7 +123,7 @@ def check(game: GameArgument, flags: PublicFlags, computing: ComputingFlags, as_
 
 
 def replay_command(claim: str, **flags: str | None) -> str:
-    """Returns the command that reproduces a claim: `lockstep replay` with the places that this command was given."""
+    """Returns the command that reproduces a claim: `lockstep replay` with the locations that this command was given."""
     import shlex
 
     # `--network` comes by the environment (cli/main.py).
@@ -152,23 +155,25 @@ def watch(
     *,
     game: Annotated[
         str | None,
-        typer.Argument(metavar="[GAME]", callback=a_game, help="The game's id, or 6 hex digits of it."),
+        typer.Argument(metavar="[GAME]", callback=a_game, help="The game's id, or at least its first 6 hex digits."),
     ] = None,
     job: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Every game of a job instead; its id, or 6 digits."),
+        typer.Option(
+            metavar="ID", help="Watch every game of this job instead: its id, or at least its first 6 hex digits."
+        ),
     ] = None,
     webhook: Annotated[
         str | None,
-        typer.Option(metavar="URL", envvar="LOCKSTEP_WEBHOOK", help="POST every event there, as JSON."),
+        typer.Option(metavar="URL", envvar="LOCKSTEP_WEBHOOK", help="POST every event to this URL, as JSON."),
     ] = None,
     flags: PublicFlags,
     as_json: Json = False,
 ) -> None:
-    """Print every move as it is made, with the facts that it shows, until the game is over; then the command that
-    reproduces it.
+    """Print every move as it is made, with what it reveals, until the game is over; then print the command that
+    reproduces the result.
 
-    Ctrl-C ends the command, not the game. It reads the chain alone; --storage adds the names of ops.
+    Ctrl-C ends the command, not the game. Reads only the chain; --storage adds the names of ops.
     """
     if (game is None) == (job is None):
         raise UsageError(
@@ -220,7 +225,7 @@ def _next(follower: Follower, last: Head) -> tuple[list[Sighting], Head]:
                 return follower.poll(), head
         except (Unreachable, TryLater) as error:
             if not warned:
-                say(f"{error.message}: trying again")
+                say(f"{error.message}: retrying")
             warned = True
 
 
@@ -229,7 +234,7 @@ def _next(follower: Follower, last: Head) -> tuple[list[Sighting], Head]:
 
 @app.command("open")
 def open_(
-    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="The claim's id, or its first 6 hex digits or more.")],
+    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="The claim's id, or at least its first 6 hex digits.")],
     *,
     yes: Yes = False,
     flags: PartyFlags,
@@ -239,20 +244,21 @@ def open_(
     """Replay a claim, and open a game at the first step that differs. If the claim is right, no game is opened: MATCH,
     exit 0.
 
-    A game takes a bond, which is lost if the claim is right; on a terminal, the command shows it and asks for consent.
+    A game locks a bond, which is lost if the claim is right; on a terminal, the command shows it and asks for
+    confirmation.
     """
     digits_of(claim, "claim", CLAIMS_SHOWN)
 
     def agree(disputed: DisputedClaim, move: moves.Open, missing: Wei) -> bool:
-        where = f"step {move.t}" if move.t else "its list of states (it cannot be had)"
-        say(f"the replay differs from the claim at {where}; opening a game takes a bond of {tokens(disputed.bond)}")
+        where = f"step {move.t}" if move.t else "an unknown step, since its list of states is unavailable"
+        say(f"the replay differs from the claim at {where}; opening a game locks a bond of {tokens(disputed.bond)}")
         if missing:
             say(f"{tokens(missing)} of the bond will be deposited from the account's wallet")
         if yes:
             return True
         if as_json or not sys.stdin.isatty():
             raise UsageError(
-                "a game takes a bond, and there is no terminal to ask on", hint="give --yes to open it without asking"
+                "a game locks a bond, and there is no terminal to ask on", hint="give --yes to open it without asking"
             )
         return typer.confirm("open the game?", err=True)
 
@@ -277,8 +283,8 @@ def open_(
 
 @app.command("respond")
 def respond(game: GameArgument, flags: PartyFlags, computing: ComputingFlags, as_json: Json = False) -> None:
-    """Make the move that this account owes, as challenger, defender or its delegate. Exit 75: it is the other side's
-    turn."""
+    """Make the move that is due from this account, as challenger, defender or its delegate. Exit 75: it is the other
+    side's turn."""
     with _player(flags, computing) as player:
         _made(player.respond(_reader_of(player).find(game)), as_json)
 
@@ -301,16 +307,18 @@ def resolve_(game: GameArgument, flags: PartyFlags, as_json: Json = False) -> No
 
 @app.command("defend")
 def defend(
-    account: Annotated[str, typer.Argument(metavar="ACCOUNT", help="Who has named this account its delegate.")],
+    account: Annotated[
+        str, typer.Argument(metavar="ACCOUNT", help="Account that has named this home's account its delegate.")
+    ],
     flags: ProgramFlags,
     computing: ComputingFlags,
     as_json: Json = False,
 ) -> None:
     """Defend every claim of another account as its delegate, from public data; one JSON line per event on stdout.
 
-    It replaces a worker that is lost; while that worker still answers, the delegate pays gas for moves that come
-    second. It does not defend a claim whose replay on this machine gives another result. SIGTERM makes it play open
-    games to their end and exit with code 0; a second SIGTERM ends it at once.
+    It replaces a lost worker; while that worker still answers, the delegate pays gas for moves that come second. It
+    does not defend a claim whose replay on this machine gives a different result. On SIGTERM it plays open games to
+    their end and exits with code 0; a second SIGTERM ends it at once.
     """
     import os
     import signal
@@ -341,7 +349,7 @@ def defend(
 
 
 def _require_key(settings: Settings) -> None:
-    """Raises an error unless the home has a key; playing creates none."""
+    """Raises an error unless the home has a key: playing creates none."""
     from lockstep.chain.keys import KEYSTORE, load_account
 
     if not (settings.home_path / KEYSTORE).is_file():

@@ -49,7 +49,7 @@ def rendered(thing: Any) -> str:
 
 
 def _legible(segment: Segment) -> Segment:
-    """Escapes control characters within a piece of a line, which can only come from a stranger's text."""
+    """Escapes control characters in a part of a line: they can only come from untrusted text."""
     return Segment(on_one_line(segment.text), segment.style)
 
 
@@ -64,7 +64,7 @@ def place_of_claim(row: ListedGame) -> str:
 
 
 def state(row: ListedGame, now: Seconds) -> str:
-    """Returns the side to move and what is due; or how the game ended."""
+    """Returns the side to move and the move that is due; or how the game ended."""
     if row.mover is None:
         return row.verdict
     if row.late(now):
@@ -87,7 +87,7 @@ def named_clocks(row: ListedGame, now: Seconds) -> str:
 def table(rows: Sequence[ListedGame], now: Seconds, ended: bool) -> str:
     """Returns a table of games, one line each."""
     if not rows:
-        return "no game was opened" if ended else "no game runs; --all shows those that are over"
+        return "no games were opened" if ended else "no games are open; --all also shows those that are over"
     drawn = Table(box=None, pad_edge=False)
     for name in ("game", "job", "round/slot", "challenger", "defender", "state", "clocks c / d", "verdict"):
         drawn.add_column(name, overflow="fold")
@@ -137,9 +137,9 @@ def _state_lines(found: Dispute, now: Seconds) -> list[str]:
 def _place_lines(found: Dispute) -> list[str]:
     place = found.place
     if place.t is None and place.wrong is not None:
-        return [f"place       leaf {place.position} of the trace, which should be empty"]
+        return [f"place       leaf {place.position} of the trace, which must be empty"]
     if place.t is None:
-        return ["place       in the trace: the step is not known yet"]
+        return ["place       in the trace; the step is not known yet"]
     lines = [f"place       step {place.t} of {found.claim.transitions}, Program {found.program_name}"]
     if place.wrong is Wrong.OP:
         name = "" if found.program is None or place.position is None else f" {found.program.name_of(place.position)}"
@@ -179,7 +179,7 @@ def drawn(found: Dispute, root: Range, now: Seconds) -> str:
 
 
 def checked(data: dict[str, Any]) -> str:
-    """The line of `lockstep dispute check`: the place, and the three numbers."""
+    """Returns the line of `lockstep dispute check`: the place, and the three numbers."""
     op, chunk = data["op"], "" if data["chunk"] is None else f", chunk {data['chunk']}"
     return (
         f"{data['verdict'].upper()} {data['game']}: step {data['step']} of Program {data['program']}, "
@@ -196,7 +196,7 @@ def _grow(tree: Tree, part: Range) -> None:
 
 
 class GameScreen:
-    """Displays watched games: lines on stdout, and on a terminal their running clocks below."""
+    """Displays watched games: lines on stdout, and on a terminal their running clocks below them."""
 
     def __init__(self, follower: Follower, now: Seconds, as_json: bool, replay: Callable[[str], str]) -> None:
         """`replay` returns the command that reproduces a claim."""

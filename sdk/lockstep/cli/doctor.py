@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 BOX_BYTES = 256 << 20
-"""Memory of the process that the check of confinement starts."""
+"""Memory limit of the process that the sandbox check starts."""
 PORTABLE = (
-    "no compiled kernels: this machine verifies, replays and quotes with the same bits, some hundred times slower; to "
-    "train, install a wheel that was built for it, or build one (pip wheel, with a C++ compiler)"
+    "no compiled kernels: this machine verifies, replays and quotes with the same bits, about a hundred times slower; "
+    "to train, install a wheel built for it, or build one (pip wheel, with a C++ compiler)"
 )
 """The notice for an installation of the portable wheel."""
 
 
 def doctor(device: Device = None, threads: Threads = None, as_json: Json = False) -> None:
-    """Test and measure the processor and every CUDA device, or the device named alone; exit code 3 if one fails.
+    """Test and benchmark the processor and every CUDA device, or only the named one; exit code 3 if one fails.
 
-    Also says what `--device auto` takes, whether compiled kernels are kept from one start to the next, and what the
-    kernel lacks of the confinement in which strangers' Programs run.
+    Also shows the device that `--device auto` selects, whether compiled kernels are cached across starts, and which
+    parts of the sandbox for strangers' Programs the operating system's kernel lacks.
     """
     settings = resolve(device=device, threads=threads)
     data, lines, passed = report(settings)
@@ -50,14 +50,14 @@ def report(settings: Settings) -> tuple[dict[str, Any], list[str], bool]:
     lines = [_line(e) for e in examined]
     try:
         data["auto"] = asdict(choose("auto"))
-        lines.append(f"--device auto takes {data['auto']['device']}: {data['auto']['why']}")
+        lines.append(f"--device auto selects {data['auto']['device']}: {data['auto']['why']}")
     except DoctorError as error:
-        lines.append(f"--device auto takes nothing: {error.message}")
+        lines.append(f"--device auto selects nothing: {error.message}")
     if not COMPILED:
         lines.append(PORTABLE)
     box, whole = _box()
     data["box"] = box
-    lines.append(f"strangers' Programs run {'apart' if whole else 'NOT APART'}: {_described(box)}")
+    lines.append(f"strangers' Programs run {'sandboxed' if whole else 'NOT SANDBOXED'}: {_described(box)}")
     kept = f"{kernels['files']} files, {kernels['bytes']:,} bytes" if kernels["kept"] else kernels["message"]
     lines.append(f"compiled kernels in {kernels['path']}: {kept}")
     return data, lines, all(e.passed for e in examined) and (whole or not box["offered"])
@@ -72,13 +72,13 @@ def _line(found: Examined) -> str:
 
 
 def _box() -> tuple[dict[str, Any], bool]:
-    """Returns (as JSON, True if it starts) the state of the confined process in which strangers' Programs run."""
+    """Returns (as JSON, True if it starts) the state of the sandboxed process in which strangers' Programs run."""
     from lockstep.execution.box.confinement import OFFERED, Allowance
     from lockstep.execution.box.handle import Box
 
     found: dict[str, Any] = {"offered": OFFERED, "starts": False, "lacking": [], "message": ""}
     if not OFFERED:
-        return found | {"message": "this system has no process that can be confined"}, False
+        return found | {"message": "this system cannot sandbox a process"}, False
     try:
         with Box(Allowance(memory=BOX_BYTES)) as box:
             return found | {"starts": True, "lacking": box.lacking}, True
@@ -89,7 +89,7 @@ def _box() -> tuple[dict[str, Any], bool]:
 def _described(box: dict[str, Any]) -> str:
     if box["message"]:
         return str(box["message"])
-    return "; ".join(box["lacking"]) or "this kernel offers all of the confinement"
+    return "; ".join(box["lacking"]) or "this kernel supports the whole sandbox"
 
 
 def _kernels() -> dict[str, Any]:
@@ -100,5 +100,5 @@ def _kernels() -> dict[str, Any]:
     try:
         sizes = [size for _, size, _ in compiled.entries()]
     except DoctorError as error:
-        return state | {"message": f"{error.message}: they are compiled at every start ({error.hint})"}
+        return state | {"message": f"{error.message}: kernels are compiled at every start ({error.hint})"}
     return state | {"kept": True, "files": len(sizes), "bytes": sum(sizes)}

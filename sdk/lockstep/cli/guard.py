@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from lockstep.runtime.guard.memory import GuardMemory
 
 app = Commands(
-    name="guard", help="The record that keeps a key from signing two claims for one slot.", no_args_is_help=True
+    name="guard", help="Move the records that keep a key from signing two claims for one slot.", no_args_is_help=True
 )
 
-File = Annotated[Path, typer.Argument(help="The export.", show_default=False)]
+File = Annotated[Path, typer.Argument(help="File of exported signing records.", show_default=False)]
 
 
 @app.command("export")
 def export(context: typer.Context, file: File, flags: ChainFlags, home: Home = None, as_json: Json = False) -> None:
-    """Write this home's signing records to FILE (mode 0600). Stop the program in this home first, and never start it
+    """Export this home's signing records to FILE (mode 0600). Stop the program in this home first, and never start it
     again."""
     from lockstep.runtime.guard import interchange
 
@@ -39,7 +39,7 @@ def export(context: typer.Context, file: File, flags: ChainFlags, home: Home = N
 
 @app.command("import")
 def import_(context: typer.Context, file: File, flags: ChainFlags, home: Home = None, as_json: Json = False) -> None:
-    """Merge the records of FILE into this home's. A claim on which the two differ is never signed again."""
+    """Merge the records of FILE into this home's. A claim on which both differ is never signed again."""
     from lockstep.runtime.guard import interchange
 
     try:

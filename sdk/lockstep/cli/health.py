@@ -1,5 +1,5 @@
-"""The command `doctor` of worker and verifier, and the report of every role's doctor: one line a check, exit code 3 if
-one fails."""
+"""The command `doctor` of worker and verifier, and the report of every role's doctor: one line per check, exit
+code 3 if one fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def doctor(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Check whatever `up` needs, a line a check; exit code 3 if one fails."""
+    """Check everything that `up` needs, one line per check; exit code 3 if one fails."""
     role = role_of(context)
     settings = flags.settings(role, coordinator=coordinator, device=device)
     from lockstep.runtime.examining import Examination

@@ -14,17 +14,17 @@ from lockstep.cli.options import Commands, Home, Json, PasswordFile
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import KeyStoreError
 
-app = Commands(name="key", help="Staking key and node key.", no_args_is_help=True)
+app = Commands(name="key", help="Create and show the staking key and the node key.", no_args_is_help=True)
 
 
 @app.command("new")
 def new(
     home: Home = None,
     password_file: PasswordFile = None,
-    backup: Annotated[Path | None, typer.Option(help="Where the second copy of the keystore goes.")] = None,
+    backup: Annotated[Path | None, typer.Option(help="File for the backup of the keystore.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Create a staking key (encrypted keystore v3) and a node key (ed25519), with a backup of the keystore
+    """Create a staking key (encrypted keystore v3) and a node key (ed25519), and back the keystore up
     elsewhere."""
     from lockstep.chain.keys import create_account, create_node_key
 
@@ -34,14 +34,14 @@ def new(
         raise KeyStoreError("the password is empty", hint="put a password in the password file")
     if backup is None:
         raise KeyStoreError(
-            "no backup file is given", hint="pass --backup FILE on another disk: without a key its stake is lost"
+            "no backup file is given", hint="pass --backup FILE on another disk: if the key is lost, so is its stake"
         )
     keystore, node_key = settings.home_path / KEYSTORE, settings.home_path / NODE_KEY
     for path in (keystore, node_key, backup):
         if path.exists():
             raise KeyStoreError(f"{path} exists", hint="choose another path, or move the old key away")
     if not backup.parent.is_dir():
-        raise KeyStoreError(f"there is no folder {backup.parent}", hint="mount the disk, or create the folder")
+        raise KeyStoreError(f"the folder {backup.parent} does not exist", hint="mount the disk, or create the folder")
     _ = settings.home_dir
     made: list[Path] = []
     try:
@@ -69,7 +69,7 @@ def new(
 
 
 def _copy(keystore: Path, backup: Path) -> None:
-    """Writes a second copy of the keystore, durable when this returns; raises OSError, and then leaves no file."""
+    """Writes the backup of the keystore durably; raises OSError, and then leaves no file."""
     descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -83,7 +83,7 @@ def _copy(keystore: Path, backup: Path) -> None:
 
 @app.command("show")
 def show(home: Home = None, password_file: PasswordFile = None, as_json: Json = False) -> None:
-    """Show the address and the public node key of a home; checks that the password opens the keystore."""
+    """Show a home's address and public node key; check that the password opens the keystore."""
     from lockstep.chain.keys import load_account, load_node_key
 
     settings = resolve(home=home, password_file=password_file)

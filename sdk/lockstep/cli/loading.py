@@ -1,4 +1,4 @@
-"""Loads a merged model into memory, with its origin, and lets it write text."""
+"""Loads a merged model into memory, with its provenance, and generates text with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def loaded(
     *,
     ema: bool = False,
 ) -> tuple[dict[str, Any], str]:
-    """`data` of the command and its text, of a folder or of a job; `code`: FILE.py:FUNCTION that makes its model.
+    """Returns the command's `data` and text for a folder or job; `code`: FILE.py:FUNCTION that makes its model.
 
     Raises Mismatch, Inconclusive, NotFoundError.
     """
@@ -36,7 +36,10 @@ def loaded(
     brought = None if code is None else bring(code)
     if Path(source).is_dir():
         if ema:
-            raise UsageError(f"--ema of the folder {source}", hint="`lockstep train pull --ema` writes a folder of it")
+            raise UsageError(
+                f"--ema does not apply to the folder {source}",
+                hint="`lockstep train pull --ema` writes a folder of the average",
+            )
         model = _of_folder(Path(source), net, brought)
     else:
         model = _of_job(source, net, brought, ema)
@@ -54,7 +57,7 @@ def loaded(
 
 
 def _tokens_of(vocabulary: int | None) -> str:
-    return "bytes" if vocabulary is None else f"{vocabulary} of its own tokenizer"
+    return "bytes" if vocabulary is None else f"{vocabulary} of the job's tokenizer"
 
 
 def _of_job(text: str, net: Network, brought: Brought | None, ema: bool) -> nn.Module:
@@ -62,7 +65,8 @@ def _of_job(text: str, net: Network, brought: Brought | None, ema: bool) -> nn.M
         handle = net.find(text)
     except UsageError as error:
         raise UsageError(
-            f"{text!r} is no folder and no job", hint="a folder that `lockstep train pull` wrote, or 6 digits of a job"
+            f"{text!r} is neither a folder nor a job",
+            hint="name a folder written by `lockstep train pull`, or at least 6 hex digits of a job's id",
         ) from error
     return handle.load(brought, ema=ema)
 
@@ -75,7 +79,7 @@ def _of_folder(folder: Path, net: Network, brought: Brought | None) -> nn.Module
     report = audit(folder, net.contracts, net.store, net.ledger(), claims=0)
     wrong = next((f for f in report.findings if f.verdict == "differs"), None)
     if wrong is not None:
-        raise Mismatch(f"{folder}: {wrong.detail}", hint="`lockstep train pull` fetches it again")
+        raise Mismatch(f"{folder}: {wrong.detail}", hint="run `lockstep train pull` to fetch it again")
     if not report.ok:
         lacking = next(f for f in report.findings if f.verdict not in ("ok", "note"))
         raise Inconclusive(f"{folder} cannot be checked: {lacking.detail}", hint="try another --storage")
@@ -90,7 +94,7 @@ def _described(model: nn.Module) -> dict[str, Any]:
     source: Any = model.source
     tokenizer: Any = model.tokenizer
     if not parameters:
-        raise NotFoundError("the model has no parameters", hint="`lockstep train status` says what the job is")
+        raise NotFoundError("the model has no parameters", hint="see `lockstep train status` about the job")
     return {
         "job": source["job"],
         "round": source["round"],

@@ -1,6 +1,6 @@
-"""The `lockstep` command: its nouns and verbs, each imported once it is named, so that `--help` answers at once.
+"""The `lockstep` command: its nouns and verbs, each imported only when it is named, so that `--help` answers at once.
 
-A command imports what else it needs (web3, torch) when it runs.
+A command imports its other dependencies (web3, torch) when it runs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class LazyCommand(NamedTuple):
     place: str
     """module:attribute, a typer app or a function."""
     help: str
-    """The first paragraph of the help that it has itself."""
+    """The first paragraph of the command's own help."""
     panel: str
 
     @property
     def package(self) -> str:
-        """The package of the module."""
+        """The package that holds the module."""
         return self.place.rpartition(".")[0]
 
 
@@ -50,26 +50,26 @@ COMMANDS = {
         "Train a small GPT with three workers on a local chain, catch the one that lies, settle.",
         BEGIN,
     ),
-    "local": LazyCommand(
-        "lockstep.demo.local_cli:app", "A market on this machine that stays up across commands.", BEGIN
-    ),
-    "train": LazyCommand("lockstep.cli.train:app", "Training jobs of a requester.", BEGIN),
-    "worker": LazyCommand("worker.cli:app", "Stake, train, commit, defend.", BEGIN),
-    "verifier": LazyCommand("verifier.cli:app", "Replays every claim, challenges the wrong ones.", JUDGE),
+    "local": LazyCommand("lockstep.demo.local_cli:app", "Run a local market that stays up across commands.", BEGIN),
+    "train": LazyCommand("lockstep.cli.train:app", "Create, run and follow training jobs.", BEGIN),
+    "worker": LazyCommand("worker.cli:app", "Train for jobs: stake, commit, defend.", BEGIN),
+    "verifier": LazyCommand("verifier.cli:app", "Replay claims and challenge the wrong ones.", JUDGE),
     "replay": LazyCommand(
         "lockstep.cli.replay:replay",
         "Replay a claim: MATCH (exit 0), or the first differing step, op and element (exit 10).",
         JUDGE,
     ),
-    "dispute": LazyCommand("lockstep.cli.dispute:app", "Games about claims: read them, follow them, play them.", JUDGE),
-    "coordinator": LazyCommand("coordinator.cli:app", "Index of the chain, blob relay, aggregator.", SERVE),
-    "storage": LazyCommand("lockstep.cli.storage:storage_app", "Content-addressed storage.", SERVE),
+    "dispute": LazyCommand("lockstep.cli.dispute:app", "Read, follow and play dispute games about claims.", JUDGE),
+    "coordinator": LazyCommand("coordinator.cli:app", "Run a coordinator: chain index, blob relay, aggregator.", SERVE),
+    "storage": LazyCommand(
+        "lockstep.cli.storage:storage_app", "Serve, fill and read content-addressed storage.", SERVE
+    ),
     "contracts": LazyCommand("lockstep.cli.contracts:app", "Deploy, verify and show a market's contracts.", SERVE),
-    "dataset": LazyCommand("lockstep.cli.dataset:app", "Datasets of tokens, and of rows of numbers.", MACHINE),
-    "key": LazyCommand("lockstep.cli.key:app", "Staking key and node key.", MACHINE),
+    "dataset": LazyCommand("lockstep.cli.dataset:app", "Build, show and check datasets of tokens or numbers.", MACHINE),
+    "key": LazyCommand("lockstep.cli.key:app", "Create and show the staking key and the node key.", MACHINE),
     "doctor": LazyCommand(
         "lockstep.cli.doctor:doctor",
-        "Test and measure the processor and every CUDA device, or the device named alone; exit code 3 if one fails.",
+        "Test and benchmark the processor and every CUDA device, or only the named one; exit code 3 if one fails.",
         MACHINE,
     ),
     "trust": LazyCommand(
@@ -79,7 +79,7 @@ COMMANDS = {
     ),
     "schema": LazyCommand(
         "lockstep.cli.schema:schema",
-        "Print the JSON schema of what a command prints with --json; without a command, the names that have one.",
+        "Print the JSON schema of a command's --json output; without a command, list the commands that have one.",
         MACHINE,
     ),
 }
@@ -87,7 +87,7 @@ COMMANDS = {
 
 
 class LazyGroup(TyperGroup):
-    """The tree of commands. An entry of `COMMANDS` stands for the command until that is named."""
+    """The tree of commands. An entry of `COMMANDS` stands for its command until that is named."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -199,7 +199,7 @@ def _run(args: list[str]) -> int:
         context = getattr(error, "ctx", None)
         where = context.command_path if context is not None else "lockstep"
         # Without a command typer has shown the help, and its message is empty.
-        raise UsageError(error.format_message() or "a command is due", hint=f"see `{where} --help`") from error
+        raise UsageError(error.format_message() or "a command is missing", hint=f"see `{where} --help`") from error
     except (LockstepError, typer.Abort):
         raise
     except (BrokenPipeError, SystemExit) as leave:
@@ -212,9 +212,7 @@ def _run(args: list[str]) -> int:
         raise _missing(error) from error
     except Exception as error:
         if is_full(error) or is_full(error.__cause__):
-            raise DoctorError(
-                f"nothing can be written: the disk is full ({error})", hint="free some space, then start it again"
-            ) from error
+            raise DoctorError(f"the disk is full: {error}", hint="free some space, then start it again") from error
         raise _bug(error) from error
     return result if isinstance(result, int) else 0
 
@@ -241,7 +239,7 @@ def _bug(error: Exception) -> LockstepError:
             file.write(scrubbed(traceback.format_exc()))
         hint = f"report it with {file.name}"
     except OSError as unwritten:
-        hint = f"report it; its trace cannot be written: {unwritten.strerror}"
+        hint = f"report it; the stack trace could not be written: {unwritten.strerror}"
     return LockstepError(f"a bug in Lockstep: {type(error).__name__}: {error}", hint=hint)
 
 

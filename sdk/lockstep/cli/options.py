@@ -41,25 +41,28 @@ def an_id(what: str, hint: str) -> Callable[[str | None], str | None]:
 
 a_job = an_id("job", JOBS_SHOWN)
 PLUMBING = "Market, home and keys"
-"""The panel of options that say where things are; `lockstep.toml` and the environment have them, too."""
+"""The help panel of options that locate things; `lockstep.toml` and the environment can set them, too."""
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON envelope on stdout; no prompts.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON envelope on stdout; never prompt.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 Rpc = Annotated[
     str | None,
-    typer.Option(help="JSON-RPC URL of the chain; several, by commas: the others stand in.", rich_help_panel=PLUMBING),
+    typer.Option(
+        help="JSON-RPC URL of the chain; or several, comma-separated, of which the others are fallbacks.",
+        rich_help_panel=PLUMBING,
+    ),
 ]
 RpcCheck = Annotated[
     str | None,
     typer.Option(
-        help="A second JSON-RPC URL; nothing is done while it and --rpc differ on blocks or logs.",
+        help="Second JSON-RPC URL; nothing is done while it and --rpc disagree on blocks or logs.",
         rich_help_panel=PLUMBING,
     ),
 ]
 Storage = Annotated[
     str | None,
     typer.Option(
-        help="dir:///path or a Kubo RPC address; behind it, by commas, gateways: gateway+https://host.",
+        help="dir:///path or a Kubo RPC address; optionally followed by comma-separated gateways: gateway+https://host.",
         rich_help_panel=PLUMBING,
     ),
 ]
@@ -77,13 +80,13 @@ CoordinatorUrl = Annotated[
     str | None,
     typer.Option("--coordinator", help="URL of a coordinator (optional).", rich_help_panel=PLUMBING),
 ]
-Threads = Annotated[int | None, typer.Option(help="Threads that compute; the bits do not depend on them.")]
+Threads = Annotated[int | None, typer.Option(help="Number of compute threads; the bits do not depend on it.")]
 Device = Annotated[
     str | None,
     typer.Option(
         metavar="auto|cpu|cuda:N|emulated",
-        help="What computes; the bits are the same. auto: the first CUDA device that passes the self-test, else the "
-        "processor. emulated: CUDA's kernels on the processor, for tests; some hundred times slower.",
+        help="Compute device; the bits do not depend on it. auto: the first CUDA device that passes the self-test, "
+        "else the processor. emulated: the CUDA kernels on the processor, for tests; about a hundred times slower.",
     ),
 ]
 Metrics = Annotated[
@@ -91,19 +94,19 @@ Metrics = Annotated[
     typer.Option(
         "--metrics",
         metavar="HOST:PORT",
-        help="Serve /metrics, /healthz and /readyz there.",
+        help="Serve /metrics, /healthz and /readyz at this address.",
         rich_help_panel=PLUMBING,
     ),
 ]
 GasPrice = Annotated[
     str | None,
-    typer.Option("--gas-price", metavar="GWEI", help="Fee of a unit of gas, in gwei; default: the chain's now."),
+    typer.Option("--gas-price", metavar="GWEI", help="Fee per unit of gas, in gwei; default: the chain's current fee."),
 ]
 Listen = Annotated[
     int | None,
     typer.Option(
         "--listen-seconds",
-        help="Doppelganger protection: seconds that a new home watches the chain for its own key; 0: at your own risk.",
+        help="Doppelganger protection: seconds that a new home watches the chain for its key; 0: none, at your risk.",
     ),
 ]
 
@@ -111,31 +114,31 @@ MaxStake = Annotated[
     str | None,
     typer.Option(
         "--max-stake", metavar="AMOUNT|all",
-        help="What this account may have staked in all, lost stake included. On a terminal it is asked for.",
+        help="Limit on this account's total stake, including lost stake. Asked for on a terminal if it is not set.",
     ),
 ]  # fmt: skip
 JobsFrom = Annotated[
-    str | None, typer.Option("--jobs-from", metavar="ADDRESS,...", help="Take the jobs of these requesters alone.")
+    str | None, typer.Option("--jobs-from", metavar="ADDRESS,...", help="Take only jobs of these requesters.")
 ]
 MinPrice = Annotated[
     str | None,
-    typer.Option("--min-price", metavar="AMOUNT", help="The least that a slot pays for 10^15 operations of training."),
+    typer.Option("--min-price", metavar="AMOUNT", help="Lowest pay of a slot for 10^15 operations of training."),
 ]
 Hours = Annotated[
-    str | None, typer.Option("--hours", metavar="FROM-TO", help="Join rounds in these local hours alone, as 22-6.")
+    str | None, typer.Option("--hours", metavar="FROM-TO", help="Join rounds only in these local hours, e.g. 22-6.")
 ]
 Download = Annotated[
     int | None,
     typer.Option(
         "--download", metavar="MBIT",
-        help="Mbit a second that this machine's line brings: no job is taken whose payloads come too late; 0: any.",
+        help="Download speed in Mbit/s: jobs whose payloads would arrive too late are not taken; 0: no limit.",
     ),
 ]  # fmt: skip
 MaxUnpaid = Annotated[
     int | None,
     typer.Option(
         "--max-unpaid", metavar="ROUNDS",
-        help="Take no job of a requester once so many rounds of it took this account's work unpaid; 0: any number.",
+        help="Take no more jobs of a requester once this many of its rounds left this account unpaid; 0: no limit.",
     ),
 ]  # fmt: skip
 MaxMemory = Annotated[

@@ -1,4 +1,4 @@
-"""The envelope of a command's output: data on stdout, all else on stderr, errors with a code and a hint.
+"""The envelope of a command's output: data on stdout, everything else on stderr, errors with a code and a hint.
 
 `{"schema": "lockstep/1", "ok": true, "data": ...}` or `{"schema", "ok": false, "error": {"code", "message", "hint"}}`.
 """
@@ -30,14 +30,14 @@ def interactive() -> bool:
 
 
 def confirm(question: str, agreed: bool = False) -> None:
-    """Asks for confirmation before money moves. Without a terminal, giving the command counts as consent. Raises
+    """Asks for confirmation before money moves. Without a terminal, running the command counts as confirmation. Raises
     UsageError if the answer is no."""
     import typer
 
     if agreed or not interactive():
         return
     if not typer.confirm(question, default=False, err=True):
-        raise UsageError("the command was not confirmed, and did nothing", hint="answer y, or give --yes")
+        raise UsageError("the command was not confirmed and did nothing", hint="answer y, or give --yes")
 
 
 def fail(error: LockstepError, as_json: bool) -> int:

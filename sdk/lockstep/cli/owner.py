@@ -1,4 +1,4 @@
-"""`owner`: names the key that receives an account's withdrawals, kept apart from the key that works."""
+"""`owner`: names the key that receives an account's withdrawals, kept apart from the key that signs its work."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
     from lockstep.runtime.staking import StakeChange, StakingAccount
 
-app = Commands(name="owner", help="The key that stake and earnings go to, kept elsewhere.", no_args_is_help=True)
+app = Commands(
+    name="owner", help="Name the owner's key, kept elsewhere, that stake and earnings go to.", no_args_is_help=True
+)
 
 For = Annotated[
-    str | None, typer.Option("--for", metavar="ADDRESS", help="The account that this home's key owns, or is to own.")
+    str | None, typer.Option("--for", metavar="ADDRESS", help="The account that this home's key owns or will own.")
 ]
 Owner = Annotated[str, typer.Argument(metavar="ADDRESS", help="The owner's address.", show_default=False)]
-OrNobody = Annotated[str, typer.Argument(metavar="ADDRESS", help="An address, or none.", show_default=False)]
+OrNobody = Annotated[str, typer.Argument(metavar="ADDRESS", help='An address, or "none".', show_default=False)]
 
 
 @app.command("set")
 def set_(context: typer.Context, owner: Owner, flags: AccountFlags, yes: Yes = False, as_json: Json = False) -> None:
-    """Name the owner of this home's account, once and with immediate effect; `propose` waits until the owner's key
-    accepts."""
+    """Name the owner of this home's account, once and with immediate effect; safer is `propose`, which waits until the
+    owner's key accepts."""
     from eth_utils.address import is_checksum_address
 
     named = address_of(owner, "the owner")
@@ -39,8 +41,8 @@ def set_(context: typer.Context, owner: Owner, flags: AccountFlags, yes: Yes = F
         )
     with _staking(context, flags, None) as staking:
         confirm(
-            f"Name {named} the owner of {staking.address}? It alone will take out stake and earnings, and it alone can "
-            "hand that on.",
+            f"Name {named} the owner of {staking.address}? Only the owner will be able to withdraw stake and earnings, "
+            "and to name another owner.",
             yes or as_json,
         )
         _tell(staking, staking.set_owner(named), as_json)
@@ -50,7 +52,7 @@ def set_(context: typer.Context, owner: Owner, flags: AccountFlags, yes: Yes = F
 def propose(
     context: typer.Context, owner: OrNobody, *, operator: For = None, flags: AccountFlags, as_json: Json = False
 ) -> None:
-    """Offer an account to an owner, or to another one: nothing changes until that key accepts."""
+    """Offer an account to a new owner: nothing changes until that key accepts."""
     offered = None if owner == "none" else address_of(owner, "the owner", hint="none: nobody")
     with _staking(context, flags, operator) as staking:
         _tell(staking, staking.propose_owner(offered), as_json)
@@ -60,7 +62,7 @@ def propose(
 def accept(context: typer.Context, *, operator: For = None, flags: AccountFlags, as_json: Json = False) -> None:
     """Become the owner of the account that was offered to this home's key (`--for`)."""
     if operator is None:
-        raise UsageError("no account is named", hint="--for ADDRESS: the account that was offered")
+        raise UsageError("no account is named", hint="give --for ADDRESS, the account that was offered")
     with _staking(context, flags, operator) as staking:
         _tell(staking, staking.accept_owner(), as_json)
 
@@ -69,7 +71,7 @@ def accept(context: typer.Context, *, operator: For = None, flags: AccountFlags,
 def delegate(
     context: typer.Context, who: OrNobody, *, operator: For = None, flags: AccountFlags, as_json: Json = False
 ) -> None:
-    """Let another key answer games about an account's claims, for example if the account's own key is lost."""
+    """Let another key play games about an account's claims, e.g. if the account's own key is lost."""
     named = None if who == "none" else address_of(who, "the delegate", hint="none: nobody")
     with _staking(context, flags, operator) as staking:
         _tell(staking, staking.set_delegate(named), as_json)
@@ -79,7 +81,7 @@ def delegate(
 def show(
     context: typer.Context, *, operator: For = None, flags: ChainFlags, home: Home = None, as_json: Json = False
 ) -> None:
-    """Show an account's owner, the account to which it is offered, and its delegate; reads no key."""
+    """Show an account's owner, the proposed owner, and its delegate; reads no key."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.keys import KEYSTORE, account_address
@@ -115,7 +117,7 @@ def _account_fields(contracts: Contracts, account: Address) -> dict[str, Any]:
 def _lines(found: dict[str, Any]) -> list[str]:
     return [
         f"account   {found['address']}",
-        f"owner     {found['owner'] or 'none: whoever has the key of the account takes out its money'}",
+        f"owner     {found['owner'] or 'none: whoever has the key of the account can withdraw its money'}",
         f"offered   {found['proposed_owner'] or 'to nobody'}",
         f"delegate  {found['delegate'] or 'none'}",
     ]
@@ -124,7 +126,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
 def _tell(staking: StakingAccount, moved: StakeChange, as_json: bool) -> None:
     """Prints the new state, then marks the transactions as reported."""
     found = _account_fields(staking.contracts, staking.address)
-    head = ["sent by an earlier command that was cut off: nothing else was done"] if moved.completed else []
+    head = ["sent by an earlier, interrupted command: nothing else was done"] if moved.completed else []
     data = {**found, "completed": moved.completed, "transactions": list(moved.transactions)}
     emit(data, as_json, text="\n".join([*head, *_lines(found)]))
     staking.reported(moved)

@@ -1,4 +1,4 @@
-"""The part of a quote that depends on the chain: gas at its fees, time at its pace, a price by computed work."""
+"""The part of a quote that depends on the chain: gas at its fees, time at its block rate, price per work."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 HOUR = 3600
 REQUESTER_GAS = VERBS["create"] + PERMIT_GAS + VERBS["withdraw"]
-"""Gas of opening a job, and of the refund at its end."""
+"""Gas to open a job, and for the refund at its end."""
 
 
 @dataclass(frozen=True)
 class DataFee:
-    """A rollup's data fee of a game on the parent chain, which the job's refunds do not count as gas."""
+    """A rollup's data fee for a game, paid for the parent chain; the job's refunds do not count it as gas."""
 
     chain: str
     factor: float
-    """A game's whole fee divided by the fee of its gas, at the rollup's present base fee and an assumed parent
-    chain's."""
+    """A game's total fee divided by the fee of its gas, at the rollup's current base fee and an assumed one of the
+    parent chain."""
     gas_price: Wei
     """The job's gas price: the token amount refunded per unit of gas, at its cap."""
     needed: Wei
@@ -42,7 +42,7 @@ class DataFee:
 
     @property
     def covered(self) -> bool:
-        """True if a party that answers a game is refunded its whole fee."""
+        """True if a party that answers a game is refunded its total fee."""
         return self.gas_price >= self.needed
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,12 +54,12 @@ class DataFee:
 
     def line(self) -> str:
         """Returns the data fee as a line of text."""
-        told = f"data fee     a game's whole fee on {self.chain} is {self.factor:.3g} times that of its gas"
+        told = f"data fee     a game's total fee on {self.chain} is {self.factor:.3g} times that of its gas"
         if self.covered:
             return f"{told}; the job's gas price covers it"
         return (
-            f"{told}. WARNING: refunds and bonds count gas alone, and the job's gas price is {self.gas_price} wei of "
-            f'the token: write gas_price = "{self.needed} wei" into its file, or who answers a game pays the rest'
+            f"{told}. WARNING: refunds and bonds count only gas, and the job's gas price is {self.gas_price} wei of "
+            f'the token: write gas_price = "{self.needed} wei" into its file, or whoever answers a game pays the rest'
         )
 
 
@@ -77,16 +77,16 @@ def data_fee_of(facts: ChainFacts | None, prices: Pricing, base_fee: int) -> Dat
 
 @dataclass(frozen=True)
 class QuotedTerms:
-    """The terms of a job on its chain that a quote shows beside the job's own figures."""
+    """The terms of a job on its chain that a quote shows in addition to the job's own figures."""
 
     price: Wei
     """The price of 10^15 operations."""
     hourly: Wei
-    """The job's cost in an hour while it trains, on machines like this one."""
+    """The job's cost per hour while it trains, on machines like this one."""
     operations: int
-    """The operations of a slot in a round."""
+    """Operations of a slot per round."""
     tokens: int
-    """Tokens of its texts that the whole job draws."""
+    """Tokens of text that the whole job draws."""
     fees: Fees
     expected: float
     """Seconds from the opening to the last payment, on machines like this one."""
@@ -116,8 +116,8 @@ class QuotedTerms:
             f"gas          {cost} for {REQUESTER_GAS:,} units at {self.fees.text()}",
             *([] if self.data_fee is None else [self.data_fee.line()]),
             f"price        {tokens(self.hourly, 4)} an hour while it trains, on machines like this one",
-            f"             {tokens(self.price, 4)} for 10^15 operations; a slot computes {self.operations:.3g}",
-            f"work         {self.tokens:,} tokens of text in all",
+            f"             {tokens(self.price, 4)} for 10^15 operations; a slot's round has {self.operations:.3g}",
+            f"work         {self.tokens:,} tokens of text in total",
             f"time         {times[0]} on machines like this one, {times[1]} if every window is used up",
         ]
 

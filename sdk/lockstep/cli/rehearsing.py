@@ -1,4 +1,4 @@
-"""A job's rounds on this machine: its loss after every merge, and the model of the last one."""
+"""Runs a job's rounds on this machine: the loss after every merge, and the last round's model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def rehearsed(job: TrainingJob, threads: int, out: Path | None) -> tuple[dict[str, Any], str]:
-    """`data` of the command and its text; progress goes to stderr. Raises UsageError if `out` cannot be written."""
+    """Returns the command's `data` and text; progress goes to stderr. Raises UsageError if `out` cannot be written."""
     from lockstep.training.export import save_model
     from lockstep.training.rehearsal import Rehearsal
 

@@ -1,4 +1,4 @@
-"""`lockstep replay CLAIM`: checks a claim from public data alone."""
+"""`lockstep replay CLAIM`: checks a claim from public data only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class KernelPath(StrEnum):
-    """The kernels that compute; all give the same bits."""
+    """The kernels to compute with; all give the same bits."""
 
     AUTO = "auto"
     SCALAR = "scalar"
@@ -58,19 +58,19 @@ class Difference:
 
 
 def replay(
-    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="The claim's id, or its first 6 hex digits or more.")],
+    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="The claim's id, or at least its first 6 hex digits.")],
     flags: PublicFlags,
     computing: ComputingFlags,
     path: Annotated[
-        KernelPath, typer.Option(help="Kernels of the processor; the bits are the same.")
+        KernelPath, typer.Option(help="Kernels of the processor; the bits do not depend on them.")
     ] = KernelPath.AUTO,
-    roots: Annotated[bool, typer.Option("--roots", help="Print every state root that was computed.")] = False,
+    roots: Annotated[bool, typer.Option("--roots", help="Print every computed state root.")] = False,
     as_json: Json = False,
 ) -> None:
     """Replay a claim: MATCH (exit 0), or the first differing step, op and element (exit 10).
 
-    Exit 11 if its public data is unavailable, which proves nothing about the claim. Op and element of an intermediate
-    step are known only after a game about it: until then only the step's roots are public.
+    Exit 11 if its public data is unavailable, which proves nothing about the claim. The op and element of an
+    intermediate step are known only after a game about it: until then only the step's roots are public.
     """
     digits_of(claim, "claim", CLAIMS_SHOWN)
     # Who names kernels of the processor means the processor.
@@ -113,7 +113,7 @@ def replay(
 
 
 def compute_again(contracts: Contracts, store: ContentStore, game: GameId, threads: int, path: str) -> dict[str, Any]:
-    """Computes here, from the claim's public data, the number that a contract computed in a game.
+    """Recomputes here, from the claim's public data, the number that a contract computed in a game.
 
     Raises UsageError if the contract has computed none, Inconclusive if the data is unavailable.
     """
@@ -200,7 +200,7 @@ def _audit(run: ClaimRun, record: ClaimRecord, public: PublicData) -> Replay:
 
 
 def _place(contracts: Contracts, public: PublicData, done: Replay, record: ClaimRecord) -> Difference | None:
-    """Returns op and element of the difference, as far as they are public."""
+    """Returns the op and element of the difference, as far as they are public."""
     from lockstep.market.replay import computed_word
 
     finding = _finding(contracts, record)
@@ -298,11 +298,11 @@ def _text(data: dict[str, Any]) -> str:
     if data["verdict"] == "match":
         line = f"MATCH {data['claim']} ({what})"
     elif data["step"] is None:
-        line = f"MISMATCH {data['claim']} ({what}): no step is named, its list of roots cannot be had"
+        line = f"MISMATCH {data['claim']} ({what}): the step is unknown, since its list of roots is unavailable"
     else:
         line = f"MISMATCH {data['claim']} ({what}): first at step {data['step']} of Program {data['program']}"
         if data["op"] is None:
-            line += "; op and element are known once a game about it was played"
+            line += "; op and element are known after a game about it"
         else:
             chunk = "" if data["chunk"] is None else f", chunk {data['chunk']}"
             line += (

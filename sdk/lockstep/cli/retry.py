@@ -1,4 +1,4 @@
-"""`retry`: allows a job again that a home refuses for good."""
+"""`retry`: allows again a job that a home refuses permanently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lockstep.runtime.refusals import Refusal
 
 Clear = Callable[[Path, "Refusal"], None]
-"""Removes a home's refusal, and the files that must not outlive it."""
+"""Removes a home's refusal of a job, and the files that must not outlive it."""
 
 
 def forget(home: Path, refusal: Refusal) -> None:
@@ -36,12 +36,12 @@ def add_to(app: typer.Typer, where: str, clear: Clear = forget) -> None:
     def retry(
         context: typer.Context,
         job: Annotated[
-            str, typer.Argument(metavar="JOB", callback=a_job, help="A job's id, or six and more of its first digits.")
+            str, typer.Argument(metavar="JOB", callback=a_job, help="The job's id, or at least its first 6 hex digits.")
         ],
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Allow a job again that this home refuses for good; a running program tries it by itself."""
+        """Allow again a job that this home refuses permanently; a running program then retries it by itself."""
         from lockstep.runtime.refusals import LOSSES, Refusals
 
         folder = resolve(role_of(context), home=home).home_path
@@ -49,4 +49,6 @@ def add_to(app: typer.Typer, where: str, clear: Clear = forget) -> None:
         wanted = JobId(identified(job, found, "refused job", where))
         clear(folder, found[wanted])
         said = {"job": wanted.hex(), "was": found[wanted].message}
-        emit(said, as_json, text=f"job {short(wanted)} is tried again; it was refused for: {found[wanted].message}")
+        emit(
+            said, as_json, text=f"job {short(wanted)} will be tried again; it was refused for: {found[wanted].message}"
+        )

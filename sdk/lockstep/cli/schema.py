@@ -1,8 +1,8 @@
-"""`lockstep schema`: what every command prints with --json, as JSON Schema 2020-12.
+"""`lockstep schema`: the output of every command with --json, as JSON Schema 2020-12.
 
-One file for each command, in `lockstep/schemas`: of its `data`, or of a line where it prints a stream of events. Beside
-them are `envelope` and `error`, and `common`, which the others refer to. The contracts' events are in none of them:
-their schemas follow from the ABI and the table of events (`protocol/market/events.py`).
+`lockstep/schemas` has one file per command: the schema of its `data`, or of one line if it prints a stream of events.
+`envelope`, `error` and `common` are shared by the others. The contracts' events are in none of the files: their
+schemas are derived from the ABI and the table of events (`protocol/market/events.py`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _HERE = "#/$defs/"
 
 def schema(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]", help="As `worker status`; or envelope, or error.")
+        list[str] | None,
+        typer.Argument(metavar="[COMMAND]", help='A command, e.g. "worker status"; or envelope, or error.'),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the JSON schema of what a command prints with --json; without a command, the names that have one."""
+    """Print the JSON schema of a command's --json output; without a command, list the commands that have one."""
     if not command:
         emit({"schemas": names()}, as_json, text="\n".join(names()))
     else:
@@ -47,7 +48,7 @@ def names() -> list[str]:
 def bundled(name: str) -> dict[str, Any]:
     """Returns a self-contained schema; raises NotFoundError."""
     if name not in names():
-        raise NotFoundError(f"there is no schema {name!r}", hint=nearest(name, names()))
+        raise NotFoundError(f"schema {name!r} is unknown", hint=nearest(name, names()))
     shared = _read(COMMON)["$defs"] | {"error": _read("error")}
     found: dict[str, Any] = _inward(_read(name))
     wanted, kept = _named(found), {}

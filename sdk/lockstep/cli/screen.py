@@ -1,4 +1,4 @@
-"""Prints lines: plain text into a pipe; on a terminal in colours, above a part that is redrawn."""
+"""Prints lines: plain text to a pipe; on a terminal in colours, above a part that is redrawn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Screen:
         self._live: Live | None = None
 
     def tell(self, line: Line) -> None:
-        """Prints one line, without the keys of URLs."""
+        """Prints one line, with the keys in URLs redacted."""
         if self._console is None:
             print(on_one_line(scrubbed(line.text)), file=self._stream, flush=True)
         else:
@@ -61,7 +61,7 @@ class Screen:
 
 
 def speak(who: str, as_json: bool) -> None:
-    """Has this process's events told as sentences if stdout is a terminal and no JSON is asked for."""
+    """Makes this process print its events as sentences if stdout is a terminal and JSON is not requested."""
     if as_json or not sys.stdout.isatty():
         return
     from lockstep.market.narrator import clock, of_program

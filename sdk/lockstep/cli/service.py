@@ -34,15 +34,17 @@ if TYPE_CHECKING:
 
     from lockstep.runtime.systemd_unit import Unit
 
-app = Commands(name="service", help="Have systemd keep it running.", no_args_is_help=True)
+app = Commands(name="service", help="Run this program as a systemd service.", no_args_is_help=True)
 
-Name = Annotated[str | None, typer.Option("--name", help="Of the unit, after lockstep-; default: the home's folder.")]
-System = Annotated[bool, typer.Option("--system", help="A unit of the system, and not of this user; needs root.")]
-Print = Annotated[bool, typer.Option("--print", help="Print the unit and write nothing.")]
+Name = Annotated[
+    str | None, typer.Option("--name", help="Name of the unit, after lockstep-; default: the home's folder.")
+]
+System = Annotated[bool, typer.Option("--system", help="Use a system unit instead of a user unit; needs root.")]
+Print = Annotated[bool, typer.Option("--print", help="Print the unit; write nothing.")]
 UpFlags = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[-- FLAGS]", help="Flags of `up` that are no settings, as -- --witness.", show_default=False
+        metavar="[-- FLAGS]", help="Flags of `up` that are not settings, e.g. -- --witness.", show_default=False
     ),
 ]
 SYSTEM_UNITS = Path("/etc/systemd/system")
@@ -54,7 +56,7 @@ FLAGS = {"worker": (), "verifier": ("--witness", "--volunteer"), "coordinator": 
 
 @dataclass(frozen=True)
 class ServicePlace:
-    """The location of a unit, whether it exists or not."""
+    """The location of a unit, which need not exist."""
 
     name: str
     folder: Path
@@ -87,15 +89,15 @@ def install(
     only_print: Print = False,
     as_json: Json = False,
 ) -> None:
-    """Write a hardened unit with this home's settings, and those of this command, the environment and the files.
+    """Install a hardened unit with the settings of this home, this command, the environment and the files.
 
-    The settings go into `lockstep.toml` in the home, mode 0600: no secret stands in the unit.
+    The settings go into `lockstep.toml` in the home, mode 0600: the unit itself holds no secrets.
     """
     from lockstep.runtime import systemd_unit as units
 
     role = role_of(context)
     if role != "worker" and (given := [name for name, value in limits.given().items() if value is not None]):
-        raise UsageError(f"{given[0]} is a worker's setting", hint=f"leave it out: a {role} joins no job")
+        raise UsageError(f"{given[0]} is a worker's setting", hint=f"omit it: a {role} joins no jobs")
     settings = flags.settings(
         role, computing, limits, coordinator=coordinator, listen_seconds=listen_seconds, metrics=metrics
     )
@@ -110,10 +112,10 @@ def install(
     for file in (place.file, toml):
         if file.exists() and not units.is_ours(file.read_text(errors="replace"), role):
             raise UsageError(
-                f"{file} exists, and was not written by `install`", hint="move it away, or give another --name"
+                f"{file} exists but was not written by `install`", hint="move it away, or give another --name"
             )
     if place.file.exists() and f"WorkingDirectory={units.escaped(str(unit.home))}\n" not in place.file.read_text():
-        raise UsageError(f"{place.file} belongs to another home", hint="give this service a --name")
+        raise UsageError(f"{place.file} belongs to another home", hint="give this service another --name")
     # A folder that is not there cannot be made writable.
     for folder in (unit.cache, *unit.writable):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -132,7 +134,7 @@ def install(
 def uninstall(
     context: typer.Context, home: Home = None, name: Name = None, system: System = False, as_json: Json = False
 ) -> None:
-    """Remove the unit and its settings; refused while the program runs, since nothing would restart it."""
+    """Uninstall the unit and its settings; refused while the program runs, since nothing would restart it."""
     from lockstep.runtime import systemd_unit as units
     from lockstep.runtime.guard import lock
 
@@ -172,7 +174,7 @@ def status(
         "running": None if holder is None else {"pid": holder.pid, "program": holder.who},
     }  # fmt: skip
     running = "nothing runs in its home" if holder is None else f"process {holder.pid} ({holder.who}) runs"
-    installed = f"{place.file}: {active or 'systemd does not answer'}" if data["installed"] else "not installed"
+    installed = f"{place.file}: {active or 'systemd does not respond'}" if data["installed"] else "not installed"
     emit(data, as_json, text=f"{installed}; {running}")
 
 
@@ -184,20 +186,18 @@ def _unit(role: str, settings: Settings, flags: Sequence[str], system: bool) -> 
 
     for flag in flags:
         if flag not in FLAGS[role]:
-            known = ", ".join(FLAGS[role]) or f"a {role} has none"
+            known = ", ".join(FLAGS[role]) or f"a {role} has no flags"
             raise UsageError(f"{flag!r} is not a flag of a service", hint=f"{known}; settings are options before --")
     if role == "worker" and not settings.max_stake:
-        raise UsageError(
-            "no limit is set on what this worker may stake", hint="give --max-stake 100, or --max-stake all"
-        )
+        raise UsageError("no limit is set on this worker's stake", hint="give --max-stake 100, or --max-stake all")
     if not settings.password_file:
-        raise KeyStoreError("no password file", hint="pass --password-file FILE or set LOCKSTEP_PASSWORD_FILE")
+        raise KeyStoreError("no password file is given", hint="pass --password-file FILE or set LOCKSTEP_PASSWORD_FILE")
     home = settings.home_path.absolute()
     if not home.is_dir():
-        raise UsageError(f"there is no home {home}", hint="create its keys first: `lockstep key new`")
+        raise UsageError(f"the home {home} does not exist", hint="create its keys first: `lockstep key new`")
     command = shutil.which("lockstep", path=str(Path(sys.executable).parent)) or shutil.which("lockstep")
     if command is None:
-        raise UsageError("the lockstep command is not installed", hint="install the package, and run its command")
+        raise UsageError("the lockstep command is not installed", hint="install the package and use its command")
     writable = []
     if settings.storage.startswith("dir://"):
         writable.append(Path(settings.storage.removeprefix("dir://")).expanduser().absolute())
@@ -208,7 +208,7 @@ def _unit(role: str, settings: Settings, flags: Sequence[str], system: bool) -> 
 
 
 def _values(role: str, settings: Settings) -> Mapping[str, object]:
-    """Returns the settings that the unit's program reads: every one that is not the default, paths in full."""
+    """Returns the settings for the unit's program: every non-default one, with absolute paths."""
     from lockstep.base.settings import read_toml
 
     values: dict[str, object] = {"home": str(settings.home_path.absolute())}
@@ -254,7 +254,7 @@ def _unlink(file: Path) -> None:
 
 
 def _reload(place: ServicePlace) -> None:
-    """Makes systemd read its units again; without a running systemd, nothing is needed."""
+    """Makes systemd reload its units; does nothing without a running systemd."""
     _asked(place, "daemon-reload")
 
 

@@ -1,5 +1,4 @@
-"""`stake`, `unstake`, `withdraw`, `owner`: move the money of a program that stakes; `drain`: stops it without a
-loss."""
+"""`stake`, `unstake`, `withdraw`, `owner`: move the money of a program that stakes; `drain`: stops it without loss."""
 
 from __future__ import annotations
 
@@ -25,10 +24,14 @@ from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
 if TYPE_CHECKING:
     from lockstep.runtime.staking import StakeChange, StakingAccount
 
-Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="Tokens, as 20.5; or all.", show_default=False)]
-Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait; 0: ask it to leave.")]
+Amount = Annotated[
+    str, typer.Argument(metavar="AMOUNT", help='Number of tokens, e.g. 20.5; or "all".', show_default=False)
+]
+Wait = Annotated[
+    float, typer.Option("--wait", metavar="SECONDS", help="Time to wait for it to exit; 0: only ask it to.")
+]
 ALL = "all"
-"""The amount that is whatever is there."""
+"""The amount that stands for everything available."""
 DRAIN_SECONDS = 86_400.0
 _TELL_SECONDS = 30.0
 
@@ -53,9 +56,9 @@ def stake(context: typer.Context, amount: Amount, flags: AccountFlags, yes: Yes 
         wanted = held.wallet if amount == ALL else amount_of(amount)
         if held.owner is None and staking.is_first_stake():
             say(
-                f"{held.address} has no owner: whoever gets at its key takes out its stake and earnings. "
-                "`lockstep worker owner propose ADDRESS` names one whose key is kept elsewhere (verifiers and "
-                "coordinators have that command, too)."
+                f"{held.address} has no owner: whoever obtains its key can withdraw its stake and earnings. "
+                "`lockstep worker owner propose ADDRESS` names an owner whose key is kept elsewhere (verifiers and "
+                "coordinators have the command, too)."
             )
         confirm(
             f"Stake {tokens(wanted)}? A claim that is proven wrong loses its stake, and so does silence in a dispute.",
@@ -73,7 +76,7 @@ def unstake(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Start to unbond free stake, which can be withdrawn after the vault's delay."""
+    """Start to unbond free stake; it can be withdrawn after the vault's delay."""
     from lockstep.runtime.staking import StakingAccount
 
     settings = flags.settings(role_of(context))
@@ -82,19 +85,22 @@ def unstake(
         held = staking.holdings()
         wanted = held.free if amount == ALL else amount_of(amount)
         if held.unbonding:
-            confirm(f"{tokens(held.unbonding)} unbond already, and will wait anew with this. Go on?", yes or as_json)
+            confirm(
+                f"{tokens(held.unbonding)} are unbonding already, and their delay would restart. Continue?",
+                yes or as_json,
+            )
         _tell(staking, staking.unstake(wanted), "unbonding", as_json)
 
 
 def withdraw(
     context: typer.Context,
     *,
-    to: Annotated[str | None, typer.Option(help="Send the whole wallet on to this address.")] = None,
+    to: Annotated[str | None, typer.Option(help="Then send the wallet's whole balance to this address.")] = None,
     operator: For = None,
     flags: AccountFlags,
     as_json: Json = False,
 ) -> None:
-    """Move earnings and unbonded stake into the wallet: the owner's, if the account has one."""
+    """Withdraw earnings and unbonded stake to the wallet: the owner's, if the account has one."""
     from lockstep.runtime.staking import StakingAccount
 
     settings = flags.settings(role_of(context))
@@ -119,7 +125,7 @@ def withdraw(
 
 
 def drain(context: typer.Context, home: Home = None, wait: Wait = DRAIN_SECONDS, as_json: Json = False) -> None:
-    """Stop the program that runs in this home: it joins nothing more, and leaves once nothing is at stake."""
+    """Drain the program in this home: it joins nothing more, and exits once nothing is at stake."""
     from lockstep.runtime.guard import lock
 
     path = resolve(role_of(context), home=home).home_path
@@ -128,21 +134,21 @@ def drain(context: typer.Context, home: Home = None, wait: Wait = DRAIN_SECONDS,
         emit({"home": str(path), "running": False}, as_json, text=f"nothing runs in {path}")
         return
     if found.who not in PROGRAMS:
-        raise TryLater(f"a {found.who} works in {path}", hint="wait until it is through")
+        raise TryLater(f"a {found.who} works in {path}", hint="wait until it has finished")
     os.kill(found.pid, signal.SIGTERM)
     say(
-        f"process {found.pid} ({found.who}) leaves once nothing is at stake; Ctrl-C here does not stop it from doing so"
+        f"process {found.pid} ({found.who}) exits once nothing is at stake, even if this command is stopped with Ctrl-C"
     )
     if not _left(path, wait):
         raise TryLater(
-            f"process {found.pid} has not left yet: its claims can still be challenged",
-            hint="`lockstep worker status` says until when; drain again to wait on",
+            f"process {found.pid} still runs: its claims can still be challenged",
+            hint="`lockstep worker status` shows until when; run drain again to keep waiting",
         )
     emit({"home": str(path), "running": False, "pid": found.pid}, as_json, text=f"nothing runs in {path} any more")
 
 
 def _require(amount: str) -> None:
-    """Raises UsageError for what is no amount, before a key or a chain is needed."""
+    """Raises UsageError for an invalid amount, before a key or a chain is needed."""
     if amount != ALL:
         require_amount(amount)
 
@@ -163,7 +169,7 @@ def _left(home: Path, seconds: float) -> bool:
 
 
 def _waits_for(home: Path) -> str:
-    """Returns a leaving program's note on what is at stake, and until when, from its home; empty if there is none."""
+    """Returns a draining program's note on what is at stake and until when, from its home; empty if there is none."""
     from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
     from lockstep.base.durations import moment
 
@@ -191,16 +197,16 @@ def _tell(staking: StakingAccount, moved: StakeChange, what: str, as_json: bool)
     if what == "withdrawn" and held.owner is not None:
         head += f" to the owner, {held.owner}"
     if moved.completed:
-        head += ", sent by an earlier command that was cut off: nothing else was done"
+        head += ", sent by an earlier, interrupted command: nothing else was done"
     if what == "unbonding":
-        head += f": `withdraw` pays them out from {moment(held.available_at)}"
+        head += f": `withdraw` pays them out from {moment(held.available_at)} on"
     lines = [head, *held.lines()]
     if unknown:
-        lines.append(f"The money has moved; whether for good is not known yet: {unknown}.")
+        lines.append(f"The money has moved, but it is not known yet if that is final: {unknown}.")
     if not final:
         lines.append(
-            f"The chain can still take this back (finality is {staking.finality}): keep this home, whose next command "
-            "sends it again then."
+            f"The chain can still revert this (finality is {staking.finality}): keep this home, whose next command "
+            "would send it again."
         )
     emit(data, as_json, text="\n".join(lines))
     staking.reported(moved)

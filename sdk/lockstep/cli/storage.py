@@ -1,4 +1,4 @@
-"""`lockstep storage`: serves a store, puts content into one, and reads it back verified."""
+"""`lockstep storage`: serves a store, stores content, and reads it back verified."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lockstep.protocol.errors import DoctorError, UsageError
 DEFAULT_MAX_MIB = 8 << 10
 """MiB of a tensor of 2^31 elements, the largest in a Program."""
 
-storage_app = Commands(name="storage", help="Content-addressed storage.", no_args_is_help=True)
+storage_app = Commands(name="storage", help="Serve, fill and read content-addressed storage.", no_args_is_help=True)
 
 CidArgument = Annotated[str, typer.Argument(metavar="CID", help="CIDv1 of the content.")]
 MaxMib = Annotated[int, typer.Option("--max-mib", min=1, help="Largest content accepted, in MiB.")]
@@ -27,9 +27,9 @@ MaxMib = Annotated[int, typer.Option("--max-mib", min=1, help="Largest content a
 
 @storage_app.command("serve")
 def serve(
-    home: Annotated[Path, typer.Option(help="Directory of the blocks; created if missing.")],
-    host: Annotated[str, typer.Option(help="Address to listen on; the RPC has no passwords.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 0,
+    home: Annotated[Path, typer.Option(help="Directory of the stored blocks; created if missing.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; the RPC has no authentication.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 0,
     max_mib: MaxMib = DEFAULT_MAX_MIB,
     as_json: Json = False,
 ) -> None:
@@ -55,7 +55,7 @@ def serve(
 
 @storage_app.command("put")
 def put(
-    file: Annotated[Path, typer.Argument(help="File to keep.")], storage: Storage = None, as_json: Json = False
+    file: Annotated[Path, typer.Argument(help="File to store.")], storage: Storage = None, as_json: Json = False
 ) -> None:
     """Store a file's contents and print the CID."""
     from lockstep.storage import open_store
@@ -73,11 +73,11 @@ def get(
     max_mib: MaxMib = DEFAULT_MAX_MIB,
     as_json: Json = False,
 ) -> None:
-    """Read content, verified block by block against its CID."""
+    """Read content and verify it block by block against its CID."""
     from lockstep.storage import open_store
 
     if as_json and out is None:
-        raise UsageError("--json needs --out: stdout carries the envelope", "name a file with --out")
+        raise UsageError("--json needs --out, since stdout carries the envelope", "name a file with --out")
     with open_store(storage_url(storage)) as store:
         if out is None:
             for piece in store.get_stream(cid, max_bytes=max_mib << 20):
@@ -90,7 +90,7 @@ def get(
 
 @storage_app.command("stat")
 def stat(cid: CidArgument, storage: Storage = None, as_json: Json = False) -> None:
-    """Print the size of content that a store holds; exit code 7 if it does not hold it."""
+    """Print the size of stored content; exit code 7 if the store does not have it."""
     from lockstep.storage import open_store
 
     with open_store(storage_url(storage)) as store:
@@ -99,7 +99,7 @@ def stat(cid: CidArgument, storage: Storage = None, as_json: Json = False) -> No
 
 
 def storage_url(storage: str | None) -> str:
-    """Resolves a command's store, and tells which one it is."""
+    """Resolves a command's store, and prints which one it is."""
     url = resolve(storage=storage).storage
     say(f"storage: {redacted(url)}")
     return url

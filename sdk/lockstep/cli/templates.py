@@ -4,23 +4,23 @@ from __future__ import annotations
 
 TEMPLATE = """# A training job: a small GPT on a folder of text, DiLoCo over a few rounds.
 texts = "texts"            # folder of *.txt, *.md, *.jsonl, UTF-8; one file is a document
-seed = 0                   # of the first weights
+seed = 0                   # seed of the initial weights
 rounds = 6
 slots = 3
 min_slots = 1              # fewer fail a round; so does a roster of fewer than 2 x min_slots - 1
-terms = "devnet"           # windows and prices; or "local", "mainnet"
-aggregator = ""            # address that merges first; empty: slot owners alone
+terms = "devnet"           # windows and prices: "local", "devnet" or "mainnet"
+aggregator = ""            # address that merges first; empty: only slot owners
 
-# title = "A small GPT"    # the job's name for people, on pages and in lists
-# price = "0.5"            # tokens for 10^15 operations, in place of the terms' price of a slot
-# gas_price = "600000000000 wei"  # refunded for a unit of gas, in place of the terms' (`train quote` warns)
+# title = "A small GPT"    # human-readable name of the job, for pages and lists
+# price = "0.5"            # tokens for 10^15 operations, instead of the terms' price of a slot
+# gas_price = "600000000000 wei"  # refund per unit of gas, instead of the terms' (see warnings of `train quote`)
 
 # [tokens]                 # without it a token is a byte
-# tokenizer = "tokenizer.json"    # of Hugging Face; model.vocabulary holds its tokens
-# separator = "</s>"       # its token after each document; default: an empty line
+# tokenizer = "tokenizer.json"    # of Hugging Face; model.vocabulary must hold its tokens
+# separator = "</s>"       # token appended to each document; default: an empty line
 
 [model]                    # the fields of lockstep.training.models.GPTConfig, LlamaConfig or EncoderConfig
-kind = "gpt"               # or "llama", "encoder"; docs/training.md: adapters on a model that you have
+kind = "gpt"               # or "llama", "encoder"; docs/training.md: adapters on your own model
 layers = 4
 heads = 4
 width = 128
@@ -32,21 +32,21 @@ rows = 8
 [strategy]                 # lockstep.training.strategies.diloco.DiLoCo
 inner_steps = 20
 payload = "int8-block"     # or "f32"
-carry = false              # true: moments go on from round to round; payloads grow by two words a parameter
+carry = false              # true: moments persist across rounds; payloads grow by two words per parameter
 
-# [arithmetic]             # of the model's products; without it they are sums of float32
+# [arithmetic]             # of the model's matrix products; default: float32 sums
 # products = "int8"        # exact sums of small integers: the same bits on every tensor core
 # [arithmetic.modules]     # exceptions by module: "float32", "int8", "int8x2" (two limbs)
 # "blocks.*.down" = "int8x2"
 
-# [evaluation]             # in place of [model] and [strategy]: the loss of a model that you have
-# model = "pulled"         # a folder that `lockstep train pull` wrote
-# batches = 32             # of each slot in a round
-# documents = "held out"   # those that training on these texts has not seen; or "all"
+# [evaluation]             # instead of [model] and [strategy]: computes the loss of an existing model
+# model = "pulled"         # folder written by `lockstep train pull`
+# batches = 32             # per slot and round
+# documents = "held out"   # those not seen by training on these texts; or "all"
 """
 
 ROUNDS, DILOCO_STEPS = 6, 20
-"""Rounds and steps of TEMPLATE; a template of another strategy has as many steps in all."""
+"""Rounds and steps of TEMPLATE; a template of another strategy has the same total of steps."""
 
 SCRIPT = '''"""A model in plain PyTorch; `lockstep train check net.py:make` tries it, `train run` trains it."""
 
@@ -98,11 +98,11 @@ def make():
     """(model, loss, batch); a fourth value, integers [N, CONTEXT + 1], would be the data."""
     return Net(), loss, Batch(rows=8, row_length=CONTEXT + 1)
 '''
-"""A model of one's own, and the function that makes it."""
+"""A custom model, and the function that makes it."""
 
 
 def template_of(strategy: str | None) -> str:
-    """The description; of another strategy over as many steps."""
+    """Returns the template; for another strategy, with the same total of steps."""
     if strategy is None:
         return TEMPLATE
     from lockstep.training.strategies.registry import strategy_named

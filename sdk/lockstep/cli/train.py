@@ -28,46 +28,49 @@ if TYPE_CHECKING:
     from lockstep.requester.following import FollowedJob
     from lockstep.training.checking import Checked
 
-app = Commands(name="train", help="Training jobs of a requester.", no_args_is_help=True)
+app = Commands(name="train", help="Create, run and follow training jobs.", no_args_is_help=True)
 
-NewFile = Annotated[Path, typer.Argument(metavar="JOB.toml|FILE.py", help="The file to write.")]
+NewFile = Annotated[Path, typer.Argument(metavar="JOB.toml|FILE.py", help="File to write.")]
 Price = Annotated[
     str | None,
     typer.Option(
         "--price", metavar="AMOUNT",
-        help="Pay a slot so much for 10^15 operations, as workers' --min-price asks; default: the terms'.",
+        help="Pay of a slot for 10^15 operations, the unit of workers' --min-price; default: that of the terms.",
     ),
 ]  # fmt: skip
 Budget = Annotated[
-    str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit in the market's token, as 20.5.")
+    str, typer.Option(metavar="AMOUNT", help="Hard cap on escrow plus deposit, in the market's token, e.g. 20.5.")
 ]
-Title = Annotated[str | None, typer.Option("--title", help="The job's name for people, on pages and in lists.")]
+Title = Annotated[str | None, typer.Option("--title", help="Human-readable name of the job, for pages and lists.")]
 Ema = Annotated[
-    bool, typer.Option("--ema", help="Take the average of the weights over the merges, of a job that has `ema`.")
+    bool, typer.Option("--ema", help="Use the moving average of the weights over the merges, if the job has `ema`.")
 ]
 SHOWN_BUFFERS = 6
-"""The names of buffers that `train check` prints of one rule."""
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or six and more of its first digits.")]
+"""Buffer names that `train check` prints per rule."""
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or at least its first 6 hex digits.")]
 
 
 @app.command("init")
 def init(
     path: NewFile = Path("job.toml"),
     example: Annotated[
-        bool, typer.Option("--example", help="Also write a folder of English texts, and terms for a local market.")
+        bool, typer.Option("--example", help="Also write a folder of English texts, and use terms for a local market.")
     ] = False,
     strategy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A strategy of the registry, with every field of it.")
+        str | None, typer.Option(metavar="NAME", help="Name of a registered strategy, to write with all its fields.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a job description to start from; as FILE.py, a model in plain PyTorch and the function that makes it."""
+    """Write a job description to start from; for FILE.py, a model in plain PyTorch and the function that makes it."""
     texts, script = path.parent / "texts", path.suffix == ".py"
     if script and strategy is not None:
-        raise UsageError(f"--strategy {strategy} beside {path}", hint=f"--set strategy.name={strategy} at `train run`")
+        raise UsageError(
+            f"--strategy {strategy} does not apply to {path}",
+            hint=f"give --set strategy.name={strategy} to `train run`",
+        )
     template = SCRIPT if script else template_of(strategy)
     if example and texts.exists():
-        raise UsageError(f"{texts} exists", hint="move it away, or leave --example out")
+        raise UsageError(f"{texts} exists", hint="move it away, or omit --example")
     try:
         with path.open("x") as file:
             file.write(template.replace('terms = "devnet"', 'terms = "local" ') if example else template)
@@ -78,10 +81,10 @@ def init(
             for document in speeches():
                 (texts / document.name).write_bytes(document.text)
     except FileExistsError as error:
-        raise UsageError(f"{path} exists", hint="choose another name, or edit it") from error
+        raise UsageError(f"{path} exists", hint="choose another name, or edit that file") from error
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be written: {error.strerror}", hint="name a file in a folder of yours"
+            f"{path} cannot be written: {error.strerror}", hint="name a file in a writable folder"
         ) from error
     then = f"`lockstep train check {path}:make`" if script else f"`lockstep train quote {path}`"
     emit({"path": str(path)}, as_json, text=f"{path}: edit it, then {then}")
@@ -93,19 +96,19 @@ def check(
         str,
         typer.Argument(
             metavar="FILE.py:FUNCTION",
-            help="A function that returns (model, loss or None, Batch), or rows too.",
+            help="Function that returns (model, loss or None, Batch), optionally with rows.",
         ),
     ],
     sets: Sets = None,
     runs: Annotated[
-        bool, typer.Option("--run/--no-run", help="Run some steps and compare them; or trace the model alone.")
+        bool, typer.Option("--run/--no-run", help="Run some steps and compare them, or only trace the model.")
     ] = True,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Check that a model of yours can be trained: traces it, and names a line that cannot become a Program; then
-    runs some steps, and compares their bits with other code and their gradients with eager PyTorch's. The file is
-    imported."""
+    """Check that your own model can be trained: trace it, and name the line that cannot become a Program; then run
+    some steps, and compare their bits with an independent implementation and their gradients with eager PyTorch's.
+    The file is imported."""
     from lockstep.training.checking import check as tried
 
     described = read(target, sets).fields if sets else None
@@ -117,18 +120,18 @@ def check(
 
 
 def _next_lines(target: str, found: Checked, sets: Sequence[str]) -> list[str]:
-    """The commands that make a job of a checked model."""
+    """Returns the commands that turn a checked model into a job."""
     if found.differs:
         return []
     texts = "".join(f" --set {shlex.quote(each)}" for each in sets) if found.rows else " --set texts=FOLDER"
     return [
-        f"`lockstep train rehearse {target}{texts} --set rounds=1` runs a round here",
-        f"`lockstep train run {target}{texts} --budget AMOUNT` opens the job; `train quote` says what it costs",
+        f"`lockstep train rehearse {target}{texts} --set rounds=1` runs one round on this machine",
+        f"`lockstep train run {target}{texts} --budget AMOUNT` opens the job; `train quote` shows its cost",
     ]
 
 
 def _written_lines(found: Checked) -> list[str]:
-    """A line for each rule of merges: the buffers and frozen parameters that it joins, the first of many."""
+    """Returns a line for each merge rule: the buffers and frozen parameters that it merges, or the first of them."""
     lines = []
     for rule in sorted({b.merge for b in found.written}):
         names = [b.name for b in found.written if b.merge == rule]
@@ -143,25 +146,25 @@ def _checked_lines(found: Checked) -> list[str]:
 
     held = f" and {found.statistics:,} running statistics" if found.statistics else ""
     size = f"{found.parameters:,} parameters{held}, {found.ops:,} operations a step"
-    verdict = "a job of it would train something else" if found.differs else "a job can be made of it"
+    verdict = "a job of this model would train something else" if found.differs else "the model can be trained as a job"
     lines, run = [f"{found.model}: {verdict}; {size}", *_written_lines(found)], found.trial
     if run is None:
         return [*lines, f"no step was run: {found.not_run}"]
-    words = "every word" if run.exact else "sampled words of every operation, and the state,"
+    words = "every word" if run.exact else "sampled words of every operation, and the state"
     steps = f"{run.steps} steps on {run.rows}"
     if run.wrong:
-        lines.append(f"{steps}: this machine computes wrong bits: {run.wrong}; report it, and run `lockstep doctor`")
+        lines.append(f"{steps}: this machine computed wrong bits: {run.wrong}; report it, and run `lockstep doctor`")
     else:
-        lines.append(f"{steps}: {words} as other code computes it")
+        lines.append(f"{steps}: {words} match an independent implementation")
     for g in run.differing:
-        off = "not finite where the other is" if g.error is None else f"relative error {g.error:.2g}"
+        off = "not finite where eager PyTorch's is" if g.error is None else f"relative error {g.error:.2g}"
         lines.append(f"gradient of {g.name} differs from eager PyTorch's: {off}")
     if run.eager:
         lines.append(f"gradients were not compared with eager PyTorch's: {run.eager}")
     elif not run.differing:
         # The error of a gradient that is rounding alone says nothing.
         most = max((g.error for g in run.gradients if g.error is not None and g.error < TOLERANCE), default=0.0)
-        lines.append(f"{len(run.gradients)} gradients as eager PyTorch's in {run.precision}, within {most:.1g}")
+        lines.append(f"{len(run.gradients)} gradients match eager PyTorch's in {run.precision} within {most:.1g}")
     return lines
 
 
@@ -171,14 +174,12 @@ def quote(
     flags: PartyFlags,
     sets: Sets = None,
     threads: Threads = None,
-    seconds: Annotated[
-        float, typer.Option(min=0, help="Seconds to spend on timing a step; 0 estimates it instead.")
-    ] = 20.0,
+    seconds: Annotated[float, typer.Option(min=0, help="Seconds to spend on timing a step; 0: estimate it.")] = 20.0,
     price: Price = None,
     gas_price: GasPrice = None,
     as_json: Json = False,
 ) -> None:
-    """Trace the job and show its cost to every party: memory, traffic, time, money. Nothing is stored or sent."""
+    """Trace the job and show its cost to every party: memory, traffic, time, money. Stores and sends nothing."""
     from lockstep.chain import gas
     from lockstep.cli.quoting import terms_of
 
@@ -202,7 +203,7 @@ def quote(
     }
     head = (
         f"{tokens(quoted.debit)} leave the account: escrow {tokens(quoted.escrow)} for {params.schedule.rounds} rounds "
-        f"of {params.role.slots} slots, and a deposit of {tokens(quoted.deposit)} that comes back"
+        f"of {params.role.slots} slots, and a refundable deposit of {tokens(quoted.deposit)}"
     )
     emit(data, as_json, text="\n".join([head, *terms.lines(), *figures.lines()]))
 
@@ -211,11 +212,11 @@ def quote(
 def rehearse(
     target: Target,
     sets: Sets = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the model of the last round.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write the last round's model to.")] = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Run the job's rounds on this machine alone: the bits of the market's slots and merges, without chain and pay."""
+    """Run the job's rounds on this machine: same bits as the market's slots and merges, without chain or payments."""
     from lockstep.cli.rehearsing import rehearsed
 
     data, text = rehearsed(read(target, sets).job(), resolve(threads=threads).threads, out)
@@ -232,7 +233,7 @@ def run(
     price: Price = None,
     as_json: Json = False,
 ) -> None:
-    """Store the job's parts, escrow its price, open it."""
+    """Store the job's parts, escrow its price, and open it."""
     require_amount(budget, "--budget")
     _submit(read(target, sets, price, title).at(flags.settings()), budget, _network(flags), as_json)
 
@@ -240,14 +241,14 @@ def run(
 @app.command("resume")
 def resume(
     target: Target,
-    model: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `train pull` wrote.")],
+    model: Annotated[Path, typer.Argument(metavar="DIR", help="Folder written by `train pull`.")],
     budget: Budget,
     flags: PartyFlags,
     sets: Sets = None,
     title: Title = None,
     as_json: Json = False,
 ) -> None:
-    """Train a model further: a new job of the same description that starts from its weights."""
+    """Continue training a model: open a new job of the same description that starts from its weights."""
     require_amount(budget, "--budget")
     described = read(target, sets, title=title).having(start=str(model.absolute()))
     _submit(described.at(flags.settings()), budget, _network(flags), as_json)
@@ -262,10 +263,12 @@ def _submit(described: DescribedJob, budget: str, net: Network, as_json: bool) -
 @app.command("list")
 def list_(
     flags: PublicFlags,
-    mine: Annotated[str | None, typer.Option("--of", metavar="ADDRESS", help="Of this requester alone.")] = None,
+    mine: Annotated[
+        str | None, typer.Option("--of", metavar="ADDRESS", help="List only this requester's jobs.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List every job of the market, the latest first, with its progress, pay and requester."""
+    """List the market's jobs, latest first, with their progress, escrow and requester."""
     from lockstep.cli.why import titles_of
     from lockstep.requester.access import MarketAccess
     from lockstep.requester.following import FollowedJob, statuses_of
@@ -283,12 +286,12 @@ def list_(
         f"escrow {tokens(r['escrow']):<10}  {r['requester']}  {r['title']}".rstrip()
         for r in rows
     ]
-    emit(rows, as_json, text="\n".join(text) or "no job has been opened on this market")
+    emit(rows, as_json, text="\n".join(text) or "no jobs have been opened on this market")
 
 
 @app.command("status")
 def status(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
-    """Show the progress of a job, its money, and what it waits for."""
+    """Show a job's progress, its money, and what it is waiting for."""
     from lockstep.cli.why import explained, titles_of
 
     handle = _followed(job, flags)
@@ -300,9 +303,9 @@ def status(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
 
 @app.command("why")
 def why(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
-    """Say in one sentence what a job waits for: since when, who can end it, until when, and what you can do.
+    """Explain in one sentence what a job is waiting for: since when, who can end it, until when, and what you can do.
 
-    It needs the chain alone. What only a worker knows is told by `lockstep worker why` on its machine.
+    Reads only the chain. For what only a worker knows, run `lockstep worker why` on its machine.
     """
     from lockstep.cli.why import explained
 
@@ -316,15 +319,16 @@ def watch(
     job: JobArgument,
     *,
     losses: Annotated[
-        bool, typer.Option("--loss/--no-loss", help="Compute the loss after every merge; takes a forward pass a slot.")
+        bool,
+        typer.Option("--loss/--no-loss", help="Compute the loss after every merge; costs one forward pass per slot."),
     ] = True,
     flags: PartyFlags,
     as_json: Json = False,
 ) -> None:
     """Follow a job until it is done: its events, and its loss after every merge. Ctrl-C ends the command, not the job.
 
-    The loss is computed here, from public data: every watcher of the job computes the same. After a silence it says
-    what the job waits for, as `train why` does.
+    The loss is computed here, from public data: all watchers of the job compute the same value. After a period of
+    silence, the command says what the job is waiting for, as `train why` does.
     """
     from lockstep.cli.watching import follow
     from lockstep.client import Network
@@ -352,11 +356,11 @@ def pull(
     path = handle.download(folder, ema=ema)
     if lost := not_finite(path):
         say(
-            f"{len(lost)} of the model's tensors hold numbers that are not finite, as {lost[0]}: the job has diverged. "
-            f"`lockstep train cancel {short(handle.id)}` stops one that still runs"
+            f"{len(lost)} of the model's tensors hold non-finite numbers, e.g. {lost[0]}: the job has diverged. "
+            f"`lockstep train cancel {short(handle.id)}` stops it if it still runs"
         )
     then = (
-        f"`lockstep train load {folder}` loads it, --prompt TEXT has a model of texts write; "
+        f"`lockstep train load {folder}` loads it, and generates text with --prompt TEXT; "
         f"`lockstep train audit {folder}` replays the claims behind it"
     )
     emit({"model_path": str(path)}, as_json, text=f"{path}\n{then}")
@@ -366,24 +370,26 @@ def pull(
 def load(
     source: Annotated[
         str,
-        typer.Argument(metavar="DIR|JOB", help="A folder that `train pull` wrote, or a job by 6 digits of its id."),
+        typer.Argument(
+            metavar="DIR|JOB", help="Folder written by `train pull`, or at least the first 6 hex digits of a job's id."
+        ),
     ],
     *,
     code: Annotated[
         str | None,
-        typer.Option("--model", metavar="FILE.py:FUNCTION", help="For a model of yours: the function that made it."),
+        typer.Option("--model", metavar="FILE.py:FUNCTION", help="For your own model: the function that made it."),
     ] = None,
     ema: Ema = False,
-    prompt: Annotated[str | None, typer.Option(help="A text for the model to go on with.")] = None,
-    tokens_: Annotated[int, typer.Option("--tokens", min=1, max=65_536, help="How far it goes on.")] = 200,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.7,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn: the same seed writes the same.")] = 0,
+    prompt: Annotated[str | None, typer.Option(help="Text for the model to continue.")] = None,
+    tokens_: Annotated[int, typer.Option("--tokens", min=1, max=65_536, help="Number of tokens to generate.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature; 0: the likeliest token.")] = 0.7,
+    seed: Annotated[int, typer.Option(min=0, help="Sampling seed; the same seed gives the same text.")] = 0,
     flags: PublicFlags,
     as_json: Json = False,
 ) -> None:
-    """Load a model, its weights checked against the chain: its class, its size, its tokenizer, what it writes.
+    """Load a model, check its weights against the chain, and show its class, size and tokenizer, and generated text.
 
-    Exit 10 if a file of DIR is not what the merge on chain gives. No claim is replayed: `train audit` does that.
+    Exit 10 if a file of DIR differs from the merge on chain. No claim is replayed: `train audit` does that.
     """
     from lockstep.cli.loading import loaded
 
@@ -393,7 +399,7 @@ def load(
 
 @app.command("metrics")
 def metrics(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
-    """The loss of a run after every merge, computed from public data; of an evaluation, what it has found."""
+    """Show a run's loss after every merge, computed from public data; for an evaluation, its result."""
     from lockstep.cli.watching import loss_lines
 
     handle = _handle(job, flags)
@@ -409,7 +415,7 @@ def metrics(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
     if not curve:
         raise TryLater(
             "no loss can be computed yet",
-            hint="wait until the first round's seed is drawn; a job without a loss has none",
+            hint="wait until the first round's seed is drawn; a job that names no loss has none",
         )
     emit(
         {"job": handle.id.hex(), "losses": [x.to_dict() for x in curve]},
@@ -420,18 +426,18 @@ def metrics(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
 
 @app.command("audit")
 def audit(
-    out: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `train pull` wrote.")],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder written by `train pull`.")],
     *,
     claims: Annotated[
-        int | None, typer.Option(min=0, help="Replay so many slots' claims, the latest first; default: all of them.")
+        int | None, typer.Option(min=0, help="Number of slots' claims to replay, latest first; default: all.")
     ] = None,
     flags: PublicFlags,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Check a model against the chain: its files, its checkpoint, every merge and claim behind it.
+    """Check a model against the chain: its files, its checkpoint, and every merge and claim behind it.
 
-    Exit 10 if anything differs, 11 if the evidence cannot be had.
+    Exit 10 if anything differs, 11 if the evidence is unavailable.
     """
     from lockstep.training.audit import audit as check
 
@@ -448,7 +454,7 @@ def audit(
 
 @app.command("cancel")
 def cancel(job: JobArgument, flags: PartyFlags, as_json: Json = False) -> None:
-    """Start no new rounds; refund what the rounds under way do not need."""
+    """Cancel a job: start no new rounds, and refund what the rounds in progress do not need."""
     handle = _handle(job, flags)
     handle.cancel()
     found = handle.status()
@@ -498,7 +504,7 @@ def _handle(job: str, flags: PartyFlags) -> JobHandle:
 
 
 def _followed(job: str, flags: PartyFlags) -> FollowedJob:
-    """Returns a job that is followed by the chain alone: a store that is gone hides nothing of it."""
+    """Returns a handle that reads only the chain, so that an unreachable store hides nothing of the job."""
     from lockstep.requester.access import MarketAccess
     from lockstep.requester.following import FollowedJob
 

@@ -1,4 +1,4 @@
-"""`lockstep trust`: accepts the settings in this folder."""
+"""`lockstep trust`: accepts the settings file of the current folder."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lockstep.protocol.errors import NotFoundError
 def trust(yes: Yes = False, as_json: Json = False) -> None:
     """Accept the settings of ./lockstep.toml from now on, as long as the file does not change.
 
-    The file of a folder that somebody else made could choose your keys, your chain and what you pay. Until you accept
-    it, it may set no more than threads, device and limits of memory and disk.
+    A file that somebody else wrote could choose your keys, your chain and your prices. Until you accept it, it can set
+    only threads, the device, and limits of memory and disk.
     """
     path = Path(FOLDER_FILE)
     data, values = read_settings(path)
     if not values:
-        raise NotFoundError(f"there are no settings in {path.resolve()}", hint="go to the folder of the file")
+        raise NotFoundError(f"{path.resolve()} does not exist", hint="run the command in the folder of the file")
     for name, value in values.items():
         say(f"{name} = {shown(value)!r}")
-    confirm(f"Take these settings in {path.resolve().parent}?", yes or as_json)
+    confirm(f"Accept these settings in {path.resolve().parent}?", yes or as_json)
     trusted.accept(path, data)
     emit({"file": str(path.resolve()), "settings": sorted(values)}, as_json, text=f"{path.resolve()} is trusted")

@@ -86,7 +86,7 @@ def _stream(handle: JobHandle, losses: bool) -> None:
 
 
 def _lost(found: Sequence[MergedLoss], told: Sequence[MergedLoss]) -> float | None:
-    """Returns the latest loss if it is no finite number, and was not told before."""
+    """Returns the latest loss if it is not finite and was not reported before."""
     new = [each.loss for each in found if each not in told]
     return new[-1] if new and not math.isfinite(new[-1]) else None
 
@@ -99,7 +99,7 @@ def loss_lines(curve: Sequence[MergedLoss], job: str) -> list[str]:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Returns a curve in one line of text, the lowest value lowest."""
+    """Returns values as a curve in one line of text."""
     finite = [v for v in values if v == v and abs(v) != float("inf")]
     if not finite:
         return ""
@@ -112,7 +112,7 @@ def _losses(handle: JobHandle, known: list[MergedLoss], screen: Screen | None) -
     try:
         return list(handle.losses(known))
     except LockstepError as error:
-        text = f"  the loss cannot be computed now: {error.message}"
+        text = f"  the loss cannot be computed at present: {error.message}"
         if screen is None:
             say(text)
         else:

@@ -1,6 +1,6 @@
-"""Tells what a job waits for: `train why`, a line of `train status`, and of `train watch` after a silence.
+"""Explains what a job is waiting for: `train why`, and a line of `train status` and, after a silence, `train watch`.
 
-It reads the chain, whether the storage answers or not: a store that is gone is one of the reasons.
+This module needs only the chain, since an unreachable store is one of the possible reasons.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from lockstep.requester.following import FollowedJob
 
 SILENCE_SECONDS = (30.0, 480.0)
-"""Machine seconds without an event after which `train watch` says what it waits for, at first and at most."""
+"""Machine seconds without an event after which `train watch` explains the wait: the first and the longest interval."""
 POLL_SECONDS = 1.0
 TITLE_SECONDS = 3.0
-"""Machine seconds without a title after which the storage is asked for no more of them."""
+"""Machine seconds without a title after which no more titles are requested from storage."""
 AHEAD = 256
-"""Events that are read before the last one is shown."""
+"""Events read ahead of the one that is shown."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A job's waiting, and what cannot be reached from this machine."""
+    """The reason why a job waits, and what cannot be reached from this machine."""
 
     waiting: Waiting
     obstacles: tuple[LockstepError, ...] = ()
@@ -47,7 +47,7 @@ class Explanation:
 
 
 def explained(handle: FollowedJob, still: float = 0.0) -> Explanation:
-    """Returns what a job waits for. `still`: seconds for which the caller has seen no new block. Raises the errors of
+    """Explains what a job is waiting for. `still`: seconds since the caller last saw a new block. Raises the errors of
     reading the chain."""
     waiting, obstacles = handle.why(still=still), list[LockstepError]()
     try:
@@ -58,7 +58,7 @@ def explained(handle: FollowedJob, still: float = 0.0) -> Explanation:
 
 
 def titles_of(handles: Sequence[FollowedJob]) -> list[str]:
-    """Returns jobs' titles; empty without one, and where the storage does not tell it soon."""
+    """Returns jobs' titles; empty if a job has none, or if the storage does not answer soon."""
 
     def read() -> Iterator[str]:
         for handle in handles:
@@ -77,7 +77,7 @@ def titles_of(handles: Sequence[FollowedJob]) -> list[str]:
 
 @dataclass
 class Silence:
-    """Decides when a follower that hears nothing says why: after a while, then ever more rarely."""
+    """Decides when a follower without events explains why: after a while, then less and less often."""
 
     handle: FollowedJob
     clock: Callable[[], float] = time.monotonic
@@ -91,7 +91,7 @@ class Silence:
         self._since = self.clock()
 
     def broken(self) -> None:
-        """Notes that an event came."""
+        """Records that an event arrived."""
         self._since, self._wait = self.clock(), SILENCE_SECONDS[0]
 
     def explanation(self) -> list[str]:
@@ -106,11 +106,11 @@ class Silence:
                 self._block, self._came = block, now
             return explained(self.handle, now - self._came).lines()
         except LockstepError as error:
-            return [f"nothing can be read now: {error.message}; {error.hint}"]
+            return [f"nothing can be read at present: {error.message}; {error.hint}"]
 
 
 def impatient(found: Iterable[T], seconds: float = POLL_SECONDS) -> Iterator[T | None]:
-    """Yields what an iterator yields as it comes, and None whenever it has brought nothing for so long. Raises its
+    """Yields an iterator's values as they arrive, and None whenever none has arrived for that long. Raises its
     errors."""
     queue: Queue[tuple[str, Any]] = Queue(AHEAD)
 

@@ -198,7 +198,7 @@ def down(folder: Path) -> bool:
             networks_file(folder).unlink()
         return False
     if holder.who != HOLDER:
-        raise GuardRefused(f"a {holder.who} works in {folder}", hint="wait until it is through")
+        raise GuardRefused(f"a {holder.who} works in {folder}", hint="wait until it has finished")
     os.kill(holder.pid, signal.SIGTERM)
     deadline = time.monotonic() + DOWN_SECONDS
     while lock.holder(folder) is not None:
@@ -206,7 +206,9 @@ def down(folder: Path) -> bool:
             raise TryLater(f"process {holder.pid} has not ended", hint=f"its log is in {folder / 'logs'}")
         time.sleep(0.1)
     if (left := LocalState.load(folder)) is not None and left.failure:
-        raise LockstepError(f"the market is down, not as it should: {left.failure}", hint="`lockstep local up` goes on")
+        raise LockstepError(
+            f"the market shut down uncleanly: {left.failure}", hint="run `lockstep local up` to continue"
+        )
     return True
 
 

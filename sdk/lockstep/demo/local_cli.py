@@ -19,7 +19,7 @@ from lockstep.protocol.errors import NotFoundError
 if TYPE_CHECKING:
     from lockstep.demo.local import LocalState
 
-app = typer.Typer(name="local", help="A market on this machine that stays up across commands.", no_args_is_help=True)
+app = typer.Typer(name="local", help="Run a local market that stays up across commands.", no_args_is_help=True)
 
 NEXT = (
     "next, in any folder:",

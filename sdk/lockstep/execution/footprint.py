@@ -102,7 +102,9 @@ def _bytes_of_run(header: bytes, descriptors: tuple[bytes, ...], constants: tupl
     try:
         return _native.bytes_of_run(header, descriptors, constants)
     except ValueError as error:
-        raise ProgramInvalid(f"the Program cannot be run: {error}", hint="validate() names the rule") from error
+        raise ProgramInvalid(
+            f"the Program is invalid: {error}", hint="call validate() to find the broken rule"
+        ) from error
 
 
 def of_program(program: Program) -> ProgramMemory:

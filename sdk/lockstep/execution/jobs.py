@@ -315,7 +315,7 @@ class Job:
 
     @property
     def payload_layout(self) -> tuple[TensorHeader | None, ...]:
-        """Headers of the tensors that a merge reads of a slot; None = EMPTY."""
+        """Headers of the tensors that a merge reads from each slot; None = EMPTY."""
         return self.programs.encode.output_layout[self.params.sections.payload]
 
     @property

@@ -92,7 +92,7 @@ class ClaimRecord:
 
 @dataclass
 class RoundLedger:
-    """One round of one attempt, from its events."""
+    """The state of one round of one attempt, reconstructed from its events."""
 
     number: int
     attempt: int
@@ -188,7 +188,7 @@ class AuditLedger:
 
 @dataclass
 class JobLedger:
-    """One job, from its events."""
+    """The state of one job, reconstructed from its events."""
 
     id: JobId
     requester: Address

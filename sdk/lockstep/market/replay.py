@@ -70,7 +70,7 @@ def undecided(error: LockstepError) -> Inconclusive:
             f"the claim cannot be replayed here: {error.message}", hint="another machine or build may replay it"
         )
     return Inconclusive(
-        f"the claim's public data cannot be had: {error.message}", hint=error.hint or "try another --storage"
+        f"the claim's public data is unavailable: {error.message}", hint=error.hint or "try another --storage"
     )
 
 
@@ -79,7 +79,7 @@ class WrongSource(Mismatch):
 
     def __init__(self, record: ClaimRecord) -> None:
         super().__init__(
-            f"slot {record.slot} of round {record.round} does not put out what it claims, and stored nothing else",
+            f"slot {record.slot} of round {record.round} does not produce its claimed output, and that is not stored",
             hint="challenge that claim",
         )
         self.record = record
@@ -118,7 +118,7 @@ class PublicData:
         self._cache = MemoryCache() if cache is None else cache
 
     def run_of(self, ledger: JobLedger, round_: RoundLedger, claim: ClaimRecord) -> ClaimRun:
-        """Returns the claim as a computation.
+        """Returns the `ClaimRun` that recomputes a claim from public data.
 
         Raises the store's error or Mismatch if a public input can neither be fetched nor recomputed.
         """
@@ -129,7 +129,7 @@ class PublicData:
         refs = round_.accepted(self.job.params.role.slots)
         payloads = [None if ref is None else self._accepted(ledger, round_, s, ref) for s, ref in enumerate(refs)]
         run = merge_run(self.job, base, payloads, round_.seed, round_.number)
-        # INVARIANT: what is replayed starts at what the contract froze.
+        # INVARIANT: a replayed merge starts from the payloads that the contract froze.
         if round_.merge_in is not None and run.root(0, run.start) != round_.merge_in:
             raise Mismatch(
                 "the payloads do not hash to the merge's input on chain",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class MarketAccess:
-    """One deployment of the market, as one account reads it and sends to it."""
+    """One deployment of the market, and one account that reads it and sends to it."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class MarketAccess:
         terms: str | None = None,
         rpc: str = "",
     ) -> None:
-        """`account`: the key, or what opens it once something is to be signed. Reading needs none.
+        """`account`: the key, or a function that opens it when something must be signed. Reading needs none.
 
         `max_fee_wei`, `max_tip_wei`: the bounds of `chain.outbox`. `finality`: as in the settings. `terms`: the preset
-        of a job's terms on this market; None: the default of descriptions. `rpc`: the URLs of the chain's providers, by
-        which the user's cache keeps their logs; without them it keeps none.
+        of a job's terms on this market; None: the default of descriptions. `rpc`: the URLs of the chain's providers,
+        which key their logs in the user's cache; without them no logs are cached.
         """
         self._rpc = rpc
         self.terms = terms
@@ -65,7 +65,7 @@ class MarketAccess:
     def at(
         cls, settings: Settings, addresses: Addresses | None = None, *, account: LocalAccount | None = None
     ) -> Self:  # fmt: skip
-        """Opens the market at the settings' places, of which the chain alone must answer.
+        """Opens the market at the settings' locations, of which only the chain must answer.
 
         `addresses` and `account` replace the settings' deployment and key.
         """
@@ -100,7 +100,7 @@ class MarketAccess:
         return Outbox(self.home / "outbox.sqlite", self.w3, self.account, *self._bounds)
 
     def withdraw(self) -> Wei:
-        """Have the vault pay out what it owes the account: refunds, and its part of slashes. Returns the amount."""
+        """Withdraws what the vault owes the account: refunds, and its share of slashes. Returns the amount."""
         vault = self.contracts.vault
         owed = vault.credits(Address(self.account.address))
         if owed:
@@ -108,7 +108,7 @@ class MarketAccess:
         return owed
 
     def _send(self, call: Call, key: str) -> None:
-        """One transaction, mined; a key is sent once."""
+        """Sends a transaction and waits until it is mined; each `key` is sent once."""
         outbox = self.outbox()
         try:
             outbox.send(call, key)
@@ -116,12 +116,12 @@ class MarketAccess:
             outbox.close()
 
     def ledger(self) -> Ledger:
-        """Every job as the chain's events tell it by now."""
+        """Returns every job's current state, reconstructed from the chain's events."""
         with self.reader() as reader:
             return ledger_of(reader)
 
     def opened(self) -> Ledger:
-        """Every job's id and requester alone, which takes a part of the time."""
+        """Returns only every job's id and requester, which takes less time."""
         with self.reader("JobCreated") as reader:
             return ledger_of(reader)
 
@@ -140,5 +140,5 @@ class MarketAccess:
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise UsageError(
-                f"{self.home} cannot be a home: {error.strerror}", hint="name a folder of yours"
+                f"{self.home} cannot be used as a home: {error.strerror}", hint="name a writable folder"
             ) from error

@@ -1,4 +1,4 @@
-"""A job on chain as it goes on: its status, its events, its end."""
+"""Follows a job on chain: its status, its events, its end."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from lockstep.storage.containers import load_spec
 
 POLL_SECONDS = 0.5
 READERS = 8
-"""Jobs whose status is read at the same time."""
+"""Jobs whose status is read concurrently."""
 SHOWN = 8
-"""Events that a notebook shows."""
+"""Number of events that a notebook shows."""
 
 
 def statuses_of(jobs: Sequence[FollowedJob]) -> list[dict[str, Any]]:
-    """Returns the status of each job, several at a time: a distant chain takes long for each answer."""
+    """Returns the status of each job, read concurrently: a distant chain takes long for each response."""
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(FollowedJob.status, jobs))
 
 
 class JobEvent(Event):
-    """An event of a job, which prints as `lockstep train watch` tells it."""
+    """An event of a job, which prints as in `lockstep train watch`."""
 
     def __str__(self) -> str:
         return f"{clock(self.time)}  {of_chain(self.name, self.args).text}"
@@ -50,14 +50,14 @@ class JobEvent(Event):
 
 @dataclass(frozen=True)
 class FollowedJob:
-    """One job on chain, watched and controlled."""
+    """One job on chain, to watch and control."""
 
     net: MarketAccess
     id: JobId
 
     @property
     def name(self) -> str:
-        """The job's id as text, which every command and `find` of a network take."""
+        """The job's id as text, as accepted by every command and by `Network.find`."""
         return self.id.hex()
 
     @cached_property
@@ -67,15 +67,15 @@ class FollowedJob:
 
     @cached_property
     def title(self) -> str:
-        """The job's name for people, as its requester wrote it; empty without one.
+        """The job's human-readable name, written by its requester; empty without one.
 
-        It lies in the storage, as the spec does. Raises the errors of reading the chain and the storage.
+        It is in the storage, like the spec. Raises the errors of reading the chain and the storage.
         """
         return load_spec(self.params, self.net.store).title
 
     @cached_property
     def _title_or_none(self) -> str:
-        """The title; empty, too, while the storage does not have it, which is asked once."""
+        """Returns the title; empty also if the storage, which is asked once, does not have it."""
         try:
             return self.title
         except LockstepError:
@@ -118,24 +118,24 @@ class FollowedJob:
         return markup.table(f"job {short(self.id)}", self._rows())
 
     def cancel(self) -> None:
-        """Stop new rounds; what no round in flight has reserved is paid back at once. A second call does nothing."""
+        """Stops new rounds, and refunds at once what no round in flight has reserved. A second call does nothing."""
         self.net._send(self.net.contracts.market.cancel(self.id), f"cancel/{self.name}")
         self.net.withdraw()
 
     def watch(self, poll_seconds: float = POLL_SECONDS) -> Iterator[JobEvent]:
-        """The job's events from its beginning as they come, until the block that ends it is relied on (`finality`).
+        """Yields the job's events from its beginning as they arrive, until its last block is final (`finality`).
 
-        `print(event)` says what `lockstep train watch` does. In a notebook the cell shows how far the job is, each time
-        in the place of the last.
+        `print(event)` prints the line of `lockstep train watch`. In a notebook the cell shows the job's current
+        progress.
         """
         return (event for event in self._shown(poll_seconds) if event is not None)
 
     def wait(self, timeout: float | None = None, *, poll_seconds: float = POLL_SECONDS) -> Self:
-        """Waits until the job is done, and returns the handle; Ctrl-C ends the wait, not the job. A notebook shows how
-        far it is, as for `watch`.
+        """Waits until the job is done, and returns the handle; Ctrl-C ends the wait, not the job. A notebook shows its
+        progress, as for `watch`.
 
-        Raises StillRunning, a TimeoutError, once `timeout` seconds are over, and says what the job waits for. Without a
-        timeout it waits on, and warns where nothing happens for as long as the longest window of a round.
+        Raises StillRunning, a TimeoutError, after `timeout` seconds, with what the job is waiting for. Without a
+        timeout it warns if nothing happens for as long as the longest window of a round.
         """
         progress, began = self._progress(), time.monotonic()
         longest, last, warned = max(progress.windows.values()), 0, False
@@ -150,22 +150,22 @@ class FollowedJob:
                 warnings.warn(f"job {short(self.id)}: nothing has happened for {quiet} s; {why}", stacklevel=2)
                 warned = True
             if timeout is not None and time.monotonic() - began >= timeout:
-                why = "its last block is not relied on yet" if progress.over else self.why().sentence()
+                why = "its last block is not final yet" if progress.over else self.why().sentence()
                 raise StillRunning(
                     f"job {short(self.id)} is not done after {timeout:g} s: {why}",
-                    hint="wait again, or watch() it; the job goes on by itself, and cancel() ends it",
+                    hint="wait again, or watch() it; the job continues by itself, and cancel() ends it",
                 )
         return self
 
     def why(self, *, still: float = 0.0) -> Waiting:
-        """Returns what the job waits for, who can end it and until when; its `sentence()` is that of `lockstep train
-        why`. `still`: seconds for which the caller has seen no new block. Raises the errors of reading the chain."""
+        """Returns what the job is waiting for, who can end that and until when; `sentence()` is the text of `lockstep
+        train why`. `still`: seconds since the caller last saw a new block. Raises the errors of reading the chain."""
         snapshot = snapshot_of(self.net.contracts, self.net.ledger(), self.id)
         # A local chain's time may be ahead of this clock: what was seen counts as well.
         return waiting_of(replace(snapshot, head_age=max(still, time.time() - snapshot.now)))
 
     def text(self) -> str:
-        """The job so far as `lockstep train watch` tells it: a line for each event, then the rounds under way."""
+        """Returns the job so far as `lockstep train watch` prints it: a line per event, then the rounds in progress."""
         progress, lines = self._progress(), []
         for event in self._so_far():
             progress.see(event.name, event.args, event.time)
@@ -182,7 +182,7 @@ class FollowedJob:
         return int(self.net.w3.eth.get_block("latest")["timestamp"])
 
     def _so_far(self) -> Iterator[JobEvent]:
-        """The job's events up to now."""
+        """Yields the job's events so far."""
         with self.net.reader() as reader:
             cursor = reader.start()
             while (batch := reader.poll(cursor)).cursor != cursor:
@@ -190,7 +190,7 @@ class FollowedJob:
                 yield from (JobEvent(**vars(event)) for event in batch.events if event.args.get("job") == self.id)
 
     def _shown(self, poll_seconds: float) -> Iterator[JobEvent | None]:
-        """The events, each shown in a notebook's cell."""
+        """Yields the events, and shows each in a notebook's cell."""
         seen: list[tuple[str, str]] = []
         show = markup.in_place()
         for event in self._events(poll_seconds):
@@ -200,7 +200,7 @@ class FollowedJob:
             yield event
 
     def _events(self, poll_seconds: float) -> Iterator[JobEvent | None]:
-        """The job's events as they come, and None whenever there is no new one yet."""
+        """Yields the job's events as they arrive, and None whenever there is no new one yet."""
         with self.net.reader() as reader:
             yield from self._read(reader, poll_seconds)
 

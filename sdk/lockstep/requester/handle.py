@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class JobHandle(FollowedJob):
-    """Controls and follows one job on chain, and fetches what it has trained."""
+    """Controls and follows one job on chain, and fetches its model."""
 
     own: nn.Module | None = field(default=None, compare=False)
-    """The module that was trained, if it is a class of its author's: `load` fills a copy of it."""
+    """The trained module, if it is of a custom class: `load` fills a copy of it."""
 
     @cached_property
     def parts(self) -> Job:
-        """The job's Programs, data and start, every root checked; fetched once."""
+        """The job's Programs, data and first checkpoint, every root checked; fetched once."""
         return load(self.id, self.params, self.net.store)
 
     def checkpoint(self) -> tuple[Checkpoint, dict[str, Any]]:
-        """The latest merged checkpoint that stands, and where it came from; raises TryLater before the first merge."""
+        """Returns the latest valid merged checkpoint and its provenance; raises TryLater before the first merge."""
         job = self.parts
         market = self.net.contracts.market
         merged = {(e.args["round"], e.args["claim"]): e for e in self._so_far() if e.name == "Merged"}
@@ -56,7 +56,7 @@ class JobHandle(FollowedJob):
             if market.claim_id_of(self.id, r) == claim and market.phase(self.id, r) in (Phase.LEAD, Phase.FINAL)
         ]
         if not standing:
-            raise TryLater("no round of the job is merged yet", hint="wait for the first merge, then download")
+            raise TryLater("no round of the job is merged yet", hint="wait for the first merge, then retry")
         last = max(standing, key=lambda e: e.args["round"])
         checkpoint = load_checkpoint(
             job, self.net.store, Cid(last.args["checkpoint_cid"]), last.args["out"], last.args["out2"]
@@ -71,9 +71,9 @@ class JobHandle(FollowedJob):
         return checkpoint, source
 
     def losses(self, known: Sequence[MergedLoss] = ()) -> Iterator[MergedLoss]:
-        """The loss of the first weights and after every merge that stands, in order; computed here from public data.
+        """Yields the loss of the initial weights and after every valid merge, in order; computed here from public data.
 
-        What `known` has of the same merges is not computed again. Yields nothing if the job's author named no loss
+        Losses that `known` has for the same merges are not recomputed. Yields nothing if the job's author named no loss
         (an evaluation has `metrics`). Raises the store's errors.
         """
         job, before = self.parts, {found.claim: found for found in known}
@@ -116,8 +116,8 @@ class JobHandle(FollowedJob):
     def metrics(self) -> Metrics:
         """Reads an evaluation's result after its latest standing merge, checked against the chain.
 
-        A slot that was convicted after it was merged is left out: the rounds' payloads are then merged again without
-        it. Raises TryLater before the first merge, UsageError if the job trains.
+        A slot that was convicted after its round's merge is excluded: the rounds' payloads are then merged again
+        without it. Raises TryLater before the first merge, UsageError if the job trains.
         """
         job = self.parts
         spec = EvaluationSpec.of(job.spec.strategy)
@@ -131,12 +131,12 @@ class JobHandle(FollowedJob):
         return read_metrics(checkpoint.outer, job.programs.step, spec, left_out=convicted)
 
     def load(self, own: nn.Module | Brought | None = None, *, ema: bool = False) -> nn.Module:
-        """The latest merged model as a torch module, its weights checked against the roots on chain.
+        """Returns the latest merged model as a torch module, its weights checked against the roots on chain.
 
-        `own`: a module that takes the weights, or the function of a file that made it, for a class of its author's; a
+        `own`: for a custom class, a module that receives the weights, or the function of a file that makes it; a
         handle of `lockstep.train` has the module. The result's `tokenizer` is the dataset's
-        (`training.tokens.Tokenizer`), None if it reads bytes; its `source` says which round and claim it is of.
-        `ema`: the average of the weights over the merges. Raises as `download` does.
+        (`training.tokens.Tokenizer`), None if it reads bytes; its `source` names its round and claim.
+        `ema`: the moving average of the weights over the merges. Raises the errors of `download`.
         """
         from lockstep.training.brought import Brought
         from lockstep.training.export import load_model, load_tokenizer
@@ -159,10 +159,10 @@ class JobHandle(FollowedJob):
         seed: int = 0,
         own: nn.Module | Brought | None = None,
     ) -> str:
-        """Returns what the latest merged model writes after a prompt: so many tokens, or bytes of one that reads bytes.
+        """Generates `tokens` tokens (or bytes, for a model of bytes) with the latest merged model after a prompt.
 
-        `temperature` 0 takes the likeliest token each time; the same seed writes the same; `own` as in `load`. Raises
-        TryLater before the first merge, UsageError for a model that writes no text.
+        `temperature` 0 takes the likeliest token; the same seed gives the same text; `own` as in `load`. Raises
+        TryLater before the first merge, UsageError for a model that does not generate text.
         """
         from lockstep.training.export import write_text
 
@@ -180,7 +180,7 @@ class JobHandle(FollowedJob):
         """Write model.safetensors, config.json, provenance.json and a dataset's tokenizer into `out`; returns the
         model's path.
 
-        Of an evaluation it is the model that was evaluated. `ema`: the average of the weights over the merges.
+        For an evaluation, the model is the evaluated one. `ema`: the moving average of the weights over the merges.
         Raises TryLater before the first merge, UsageError if `out` cannot be written or the job keeps no average.
         """
         from lockstep.training.averages import AVERAGE, AverageSpec

@@ -1,4 +1,4 @@
-"""Quotes: a job with its price and all that it binds, before anything is stored or sent."""
+"""Quotes: a job with its price and all its commitments, before anything is stored or sent."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quote:
-    """A job priced and bound: nothing is stored or sent yet."""
+    """A job with its price and commitments: nothing is stored or sent yet."""
 
     job: TrainingJob
     spec: JobSpec | None
-    """None without the first weights: a price, and nothing that could be opened."""
+    """None without the initial weights: such a quote has a price but cannot be submitted."""
     params: JobParams
     chain: ChainTimes = field(default_factory=ChainTimes)
     """The deployment's promises about its chain."""
@@ -54,12 +54,12 @@ class Quote:
 
     @property
     def escrow(self) -> Wei:
-        """The most that the job costs."""
+        """The maximum cost of the job."""
         return self.params.escrow
 
     @property
     def deposit(self) -> Wei:
-        """The deposit beside the escrow, in wei; it is returned unless somebody proves the job invalid."""
+        """The deposit in addition to the escrow, in wei; it is returned unless somebody proves the job invalid."""
         return self.params.deposit
 
     @property
@@ -69,7 +69,7 @@ class Quote:
 
     @property
     def operations(self) -> int:
-        """Operations that training one slot of one round takes; prices are compared by them."""
+        """Operations to train one slot of one round; prices are compared per operation."""
         return slot_operations(self.job.programs, self.job.inner_steps)
 
     @property
@@ -100,13 +100,13 @@ class Quote:
 
 
 def _named(job: TrainingJob) -> list[tuple[str, Program]]:
-    """Every Program of a job's spec."""
+    """Yields every Program of a job's spec."""
     three = [("step", job.programs.step), ("encode", job.programs.encode), ("merge", job.programs.merge)]
     return three if job.loss is None else [*three, (LOSS, job.loss)]
 
 
 def spec_of(job: TrainingJob, genesis: Checkpoint) -> JobSpec:
-    """The spec as it will be stored: CIDs follow from contents, so a throw-away store names them."""
+    """Returns the spec as it will be stored: CIDs depend only on contents, so a temporary store gives them."""
     with TemporaryDirectory(prefix="lockstep-quote-") as folder:
         dataset = store_dataset(DirectoryStore(Path(folder)), job.dataset)
     return JobSpec(

@@ -88,7 +88,9 @@ class GatewayStore(ContentStore):
     def check(self) -> None:
         block = self._run(self._asked(PROBE, "the empty block"))
         if block:
-            raise DoctorError(f"{self._name} is no gateway: the empty block has {len(block)} bytes", "check --storage")
+            raise DoctorError(
+                f"{self._name} is not a gateway: the empty block has {len(block)} bytes", "check --storage"
+            )
 
     def fetch_block(self, cid: Cid) -> bytes:
         parse_cid(cid)
@@ -164,9 +166,11 @@ class GatewayStore(ContentStore):
             # INVARIANT: a request goes where its operator said, and nowhere else.
             raise DoctorError(f"the gateway {self._name} redirects", "give the address that it redirects to")
         if status == WITHHELD:
-            raise Unreachable(f"{self._name} does not give {what} to anybody (HTTP 451)", "name another gateway")
+            raise Unreachable(f"{self._name} refuses {what} for legal reasons (HTTP 451)", "name another gateway")
         if status != BUSY and 400 <= status < 500:
-            raise DoctorError(f"{self._name} is no trustless gateway: HTTP {status}", f"it serves {MEDIA_TYPE}")
+            raise DoctorError(
+                f"{self._name} is not a trustless gateway: HTTP {status}", f"one that serves {MEDIA_TYPE} is needed"
+            )
         raise Unreachable(f"the gateway {self._name} failed for {what}: HTTP {status}", "it is tried again later")
 
     def _read_only(self) -> UsageError:
@@ -199,7 +203,7 @@ class _Busy(Exception):
 
 
 class Readable(ContentStore):
-    """A store combined with gateways: writes go to the store alone, reads to any that has the content.
+    """A store combined with gateways: writes go only to the store, reads to any that has the content.
 
     If no gateway has a block either, the store's own error is raised.
     """

@@ -49,7 +49,7 @@ def _one(url: str) -> ContentStore:
         return KuboStore(multiaddr_of_url(url))
     name = redacted(url)
     raise UsageError(
-        "this is no storage URL" if name == NO_URL else f"not a storage URL: {name}",
+        "this is not a storage URL" if name == NO_URL else f"not a storage URL: {name}",
         "use dir:///absolute/path, http://host:port of a Kubo RPC, or its multiaddr /ip4/127.0.0.1/tcp/5001/http; "
-        "behind it, by commas, gateways: gateway+https://host",
+        "optionally followed by comma-separated gateways: gateway+https://host",
     )

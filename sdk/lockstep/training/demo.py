@@ -34,14 +34,14 @@ SPEC = diloco.DiLoCo(
     outer_learning_rate=0.7,
     outer_momentum=0.5,
 )
-"""Outer momentum 0.9 is for long runs: over six rounds it overshoots, 0.5 does not."""
+"""The outer momentum: 0.9 suits long runs, but overshoots within six rounds, while 0.5 does not."""
 MOST_STEPS = 20
-"""H of the demo for strategies that would take more."""
+"""H of the demo for strategies whose default is larger."""
 BATCH = Batch(rows=8, row_length=MODEL.context + 1)
 ROUNDS = 6
 MIN_SLOTS = 2
 WITNESSES = 1
-"""Witnesses drawn each round: the least that a job of few slots needs (economics.offer)."""
+"""Witnesses drawn each round: the fewest that a job with few slots needs (economics.offer)."""
 AUDIT_SECONDS = Seconds(60)
 PROMPT = b"The state of the Union is "
 SAMPLE_BYTES = 200
@@ -49,7 +49,7 @@ SAMPLE_BYTES = 200
 
 @dataclass(frozen=True)
 class DemoJob:
-    """The demo's job, and the eager baseline that its result is compared with."""
+    """The demo's job, and the eager baseline to compare its result with."""
 
     seed: int
     slots: int
@@ -59,7 +59,7 @@ class DemoJob:
     arithmetic: Arithmetic = FLOAT32
 
     def job(self, *, aggregator: Address = ZERO_ADDRESS, witnesses: int = 0) -> TrainingJob:
-        """The job to submit: Programs traced, first weights made; with `witnesses` > 0 as many as its size needs."""
+        """Returns the job to submit, traced and with initial weights; if `witnesses` > 0, with as many as it needs."""
         terms = replace(DEVNET, witnesses=witnesses, audit_seconds=AUDIT_SECONDS if witnesses else DEVNET.audit_seconds)
         return training_job(
             GPT(MODEL),
@@ -118,7 +118,7 @@ def demo_job(
 
 
 def demo_strategy(name: str, *, carry: bool = False) -> Strategy:
-    """The strategy of a name as the demo runs it, diloco with or without a carry; UsageError if there is none."""
+    """Returns the demo's strategy of that name, diloco with or without a carry; raises UsageError if there is none."""
     if name == SPEC.name:
         return replace(SPEC, carry=carry)
     made: Any = strategy_named(name)()

@@ -1,14 +1,14 @@
-"""A job described in a file, as `lockstep train` reads it.
+"""Job descriptions: the file that `lockstep train` reads.
 
-title = "a GPT"      the job's name for people, on pages and in lists
+title = "a GPT"      the job's human-readable name, for pages and lists
 texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms = "devnet"   aggregator = ""
 [model]              kind = "gpt" ("llama", "encoder"), and fields of its configuration
-model = "net.py:make"  in place of the table, and of [batch]: a function that makes a model of one's own (`brought.py`);
-                     texts are not due where it returns rows
+model = "net.py:make"  in place of the table and of [batch]: a function that makes a custom model (`brought.py`);
+                     texts are not needed if it returns rows
 [adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, or on a folder of transformers,
                      in place of [model]
-field = "text"       the field of a *.jsonl that is the document
-stride = 1           tokens between the starts of two rows; default: a row's length, so that rows are disjoint
+field = "text"       the field of each *.jsonl line that holds the document
+stride = 1           tokens between the starts of consecutive rows; default: a row's length, so that rows are disjoint
 bytes = false        true: files of any bytes, which need not be UTF-8
 [data]               path = "houses.csv", columns, type, stride, length, held_out: rows of numbers, in place of texts,
                      for a model = "net.py:make"
@@ -19,14 +19,14 @@ bytes = false        true: files of any bytes, which need not be UTF-8
                      [.codec], [.codec.then], [.aggregate] of the strategies that have them, and an optimizer's
                      [.schedule];  [strategy.inner.groups."*.bias"] weight_decay = 0.0, by patterns of names
 [arithmetic]         products = "int8" ("float32");  [arithmetic.modules] "layers.*.mlp.down_proj" = "int8x2"
-start = "model"      a folder that `lockstep train pull` wrote, whose weights are the first ones in place of the seed's
-[evaluation]         model, code, batches, documents: the loss of an exported model, in place of all these but [batch]
-ema = 0.99           the decay, at each merge, of an average of the weights that `train pull --ema` takes
-price = "0.5"        tokens for 10^15 operations of training, in place of the terms' price of a slot
-gas_price = "5 wei"  tokens for a unit of a defender's gas; stakes rise with it
-[terms]              preset = "devnet", and fields of `Terms` in the place of its own: max_fail = 3, bond = "6 LST"
+start = "model"      a folder written by `lockstep train pull`, whose weights replace the seed's initial ones
+[evaluation]         model, code, batches, documents: an exported model's loss, in place of all but [batch]
+ema = 0.99           the decay, at each merge, of the average of the weights that `train pull --ema` fetches
+price = "0.5"        tokens for 10^15 operations of training, instead of the terms' price of a slot
+gas_price = "5 wei"  tokens per unit of a defender's gas; stakes increase with it
+[terms]              preset = "devnet", and fields of `Terms` that override it: max_fail = 3, bond = "6 LST"
 
-Amounts are of the token of the market that this process connected to (`base.amounts`); presets are scaled to it.
+Amounts are in the token of the market that this process connected to (`base.amounts`); presets are scaled to it.
 """
 
 from __future__ import annotations
@@ -102,17 +102,17 @@ OF_PARTS = {"texts", "data", "model", "adapters", "evaluation"}
 REGISTRIES: tuple[Mapping[str, type[Any]], ...] = (OPTIMIZERS, CODECS, AGGREGATES, SCHEDULES)
 """The kinds of a strategy's pieces, by name."""
 OF_THE_OPTIMIZER = {"warmup", "final_fraction", "learning_rate"}
-"""Fields that are written beside a schedule, and not in it."""
+"""Fields that are written next to a schedule, not in it."""
 MAX_CONTEXT = 1 << 20
-"""The most tokens that a model of `transformers` without a bound of its own is given."""
+"""The context limit of a model of `transformers` that declares none."""
 MAX_REPEATS = 1024
-"""The most layers of a model and passes of a step: each is ten ops and more."""
+"""The most layers of a model and passes of a step: each has at least ten ops."""
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number of binary32."""
 TERMS = "devnet"
-"""The preset of a description that names none."""
+"""The default preset."""
 MIN_PARTS = 4
-"""A job that does not say requires 1/MIN_PARTS of its slots: the fewer it requires, the more seats fail a round."""
+"""By default a job requires 1/MIN_PARTS of its slots: the fewer it requires, the more seats fail a round."""
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Models of the registry that learn from text."""
 
@@ -126,9 +126,9 @@ class Tokens:
     separator: str = ""
     """The token after each document; "": an empty line."""
     unknown: bool = False
-    """Let characters through that the tokenizer does not know."""
+    """True: accept characters that the tokenizer does not know."""
     control: str = ""
-    """"token": a text that spells a control token becomes that token, as turns of a chat; "text": its characters; "":
+    """"token": a control token spelled in a text becomes that token, e.g. for chat turns; "text": its characters; "":
     it is refused."""
 
 
@@ -139,8 +139,8 @@ class Evaluation:
     model: str = ""
     """A folder that `save_model` wrote."""
     code: str = ""
-    """FILE.py:FUNCTION that makes the model, for a class of its author's; its batch and loss are meant, and its rows
-    if it returns any."""
+    """FILE.py:FUNCTION that makes the model, for a custom class; its batch and loss apply, and its rows if it returns
+    any."""
     batches: int = 32
     """Batches of each slot in a round."""
     documents: str = HELD_OUT
@@ -163,9 +163,9 @@ class ModelAndRows:
 
 
 def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) -> TrainingJob:
-    """Returns the job of a description; paths are relative to `folder`. UsageError names the key that is wrong.
+    """Returns the job of a description; paths are relative to `folder`. Raises UsageError with the invalid key.
 
-    Without `weights` a model's first weights are not made: the job can be quoted, whatever its size.
+    Without `weights` a model's initial weights are not made: the job can be quoted, whatever its size.
     """
     refuse_wrong(described)
     if "evaluation" in described:
@@ -174,8 +174,8 @@ def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) 
 
 
 def job_with(described: Mapping[str, Any], parts: Callable[[], ModelAndRows], *, weights: bool = True) -> TrainingJob:
-    """Returns the job of a model and rows that a program has, by the keys of a description that name neither; `parts`
-    is called once these are right."""
+    """Returns the job of a program's own model and rows, with the other keys of a description; `parts` is called after
+    these are checked."""
     refuse_unknown(described, KEYS - OF_PARTS, "the job")
     _refuse_values(described)
     return _at_terms(described, lambda: _trained(described, Path(), parts(), weights))
@@ -192,12 +192,12 @@ def _at_terms(described: Mapping[str, Any], made: Callable[[], TrainingJob]) -> 
 
 
 def refuse_wrong(described: Mapping[str, Any]) -> None:
-    """Raises UsageError for what is wrong in a description by itself: no file is read, nothing is traced."""
+    """Raises UsageError for errors in the description itself: reads no file, and traces nothing."""
     refuse_unknown(described, KEYS, "the description")
     if "data" in described and ("texts" in described or not _may_bring_rows(described)):
         raise UsageError(
-            "texts beside [data]" if "texts" in described else "[data] without a model of its own",
-            'rows of numbers need model = "FILE.py:FUNCTION", whose loss gets them, and no texts',
+            "texts and [data] are both set" if "texts" in described else "[data] needs a custom model",
+            'rows of numbers need model = "FILE.py:FUNCTION", whose loss takes them, and no texts',
         )
     if not isinstance(described.get("texts", "" if _may_bring_rows(described) else None), str):
         raise UsageError("the description names no texts", 'write texts = "a folder of *.txt, *.md or *.jsonl"')
@@ -205,7 +205,7 @@ def refuse_wrong(described: Mapping[str, Any]) -> None:
         raise UsageError(f"model is {described['model']!r}", 'write a table [model], or model = "FILE.py:FUNCTION"')
     if not isinstance(described.get("start", ""), str):
         raise UsageError(
-            f"start is {described['start']!r}", 'write start = "a folder that `lockstep train pull` wrote"'
+            f"start is {described['start']!r}", 'write start = "a folder written by `lockstep train pull`"'
         )
     _refuse_values(described)
 
@@ -224,7 +224,7 @@ def _ema(described: Mapping[str, Any]) -> float:
 
 
 def _refuse_wide(value: Any, where: str) -> None:
-    """Raises UsageError for an integer that is none of TOML's, wherever it stands."""
+    """Raises UsageError for an integer beyond TOML's 64 bits, at any depth."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             _refuse_wide(each, f"{where}.{key}" if where else str(key))
@@ -232,11 +232,11 @@ def _refuse_wide(value: Any, where: str) -> None:
         for each in value:
             _refuse_wide(each, where)
     elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-        raise UsageError(f"{where} is an integer of {value.bit_length()} bits", "an integer of TOML has 64")
+        raise UsageError(f"{where} is an integer of {value.bit_length()} bits", "an integer of TOML has at most 64")
 
 
 def at_price(job: TrainingJob, price: Wei) -> TrainingJob:
-    """The job with slots paid by what they compute: `price` for `PRICED_OPERATIONS`, a worker's `--min-price`."""
+    """Returns the job with slots paid per computed work: `price` for `PRICED_OPERATIONS`, a worker's `--min-price`."""
     paid = slot_price_at(price, slot_operations(job.programs, job.inner_steps))
     return replace(job, terms=job.terms.priced(paid, job.slots, job.inner_steps, job.min_slots))
 
@@ -246,34 +246,34 @@ def _price(described: Mapping[str, Any]) -> Wei | None:
     if "price" not in described:
         return None
     if not isinstance(described["price"], (str, int, float)) or isinstance(described["price"], bool):
-        raise UsageError(f"price is {described['price']!r}", 'give tokens for 10^15 operations, as "0.5"')
+        raise UsageError(f"price is {described['price']!r}", 'give tokens for 10^15 operations, e.g. "0.5"')
     return amount_of(described["price"], "price")
 
 
 def _terms(described: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
-    """The terms of a description: a preset at the description's gas price, and the fields that take others' places."""
+    """Returns the terms of a description: a preset at the description's gas price, and the fields that override it."""
     given = described.get("terms", TERMS)
     table = {"preset": given} if isinstance(given, str) else dict(_table(described, "terms"))
     name = table.pop("preset", TERMS)
     if not isinstance(name, str) or name not in PRESETS:
-        raise UsageError(f"there are no terms {name!r}", f"use one of {', '.join(PRESETS)}")
+        raise UsageError(f"terms preset {name!r} is unknown", f"use one of {', '.join(PRESETS)}")
     kinds = get_type_hints(Terms)
     refuse_unknown(table, ["preset", *kinds], "[terms]")
     changes = {key: _term(kinds[key], value, f"terms.{key}") for key, value in table.items()}
     gas_price = changes.pop("gas_price", None)
     if "gas_price" in described:
         if gas_price is not None:
-            raise UsageError("gas_price beside terms.gas_price", "write one of them")
+            raise UsageError("gas_price and terms.gas_price are both set", "remove one of them")
         gas_price = _term(kinds["gas_price"], described["gas_price"], "gas_price")
     currency = market_currency()
     if gas_price is not None and gas_price > currency.unit:
-        raise UsageError(f"gas_price is {gas_price} wei, more than a token for a unit of gas", "as in `train quote`")
+        raise UsageError(f"gas_price is {gas_price} wei, more than a token per unit of gas", "see `train quote`")
     preset = PRESETS[name].in_decimals(currency.decimals)
     return preset if gas_price is None else preset.at_gas_price(gas_price), changes
 
 
 def _term(kind: Any, value: Any, name: str) -> Any:
-    """A field of `Terms` as its kind: an amount of tokens, seconds, or a number."""
+    """Returns a field of `Terms` as its type: an amount of tokens, seconds, or a number."""
     if kind is not Wei:
         return _whole(value, name)
     # A bare number is refused: tokens and wei of them differ by far.
@@ -289,7 +289,7 @@ def _is_brought(described: Mapping[str, Any]) -> bool:
 
 
 def _may_bring_rows(described: Mapping[str, Any]) -> bool:
-    """Returns True if a function of a file may return the rows, too."""
+    """Returns True if a function of a file may also return the rows."""
     return _is_brought(described) or "code" in _table(described, "evaluation")
 
 
@@ -320,18 +320,20 @@ def _trained(described: Mapping[str, Any], folder: Path, parts: ModelAndRows, we
 
 
 def rows_of_brought(described: Mapping[str, Any], folder: Path, brought: Brought, side: str = TRAIN) -> Dataset:
-    """The rows that a brought model's function returned, or those of one side of the description's texts."""
+    """Returns the rows that a custom model's function returned, or those of one side of the description's texts."""
     beside = sorted({"batch", "adapters"} & set(described))
     if beside:
-        raise UsageError(f"[{beside[0]}] beside {brought.target}", "the function says what the model is trained on")
+        raise UsageError(
+            f"[{beside[0]}] and {brought.target} are both set", "remove the table: the function returns the batch"
+        )
     named = sorted({"texts", "data"} & set(described))
     if brought.dataset is not None and named:
-        raise UsageError(f"{named[0]} beside the rows of {brought.target}", "leave one of them out")
+        raise UsageError(f"{named[0]} and the rows of {brought.target} are both set", "remove one of them")
     if brought.dataset is not None:
         return brought.dataset
     if not named:
         raise UsageError(
-            f"{brought.target} returns no rows, and the description names no texts",
+            f"{brought.target} returns no rows and the description names no texts",
             'return rows as a fourth value, give texts = "a folder of *.txt", or data.path = "a *.csv"',
         )
     if "data" in described:
@@ -342,16 +344,16 @@ def rows_of_brought(described: Mapping[str, Any], folder: Path, brought: Brought
 
 
 def strategy_of(given: Mapping[str, Any]) -> Strategy:
-    """Returns the strategy of a table `[strategy]`: `name`, and fields in the place of its own.
+    """Returns the strategy of a table `[strategy]`: `name`, and fields that override its defaults.
 
-    A field that is an optimizer, a codec or an aggregate is a table too, with a `name` of its own: any of its registry.
+    A field that is an optimizer, a codec or an aggregate is a table, too, with a `name` from its registry.
     """
     table = dict(given)
     return _value(_named(STRATEGIES, table, "strategy"), table, "strategy", "name")
 
 
 def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> nn.Module | None:
-    """Returns the model that training goes on from; None if the seed makes the first weights."""
+    """Returns the model from which training continues; None if the seed makes the initial weights."""
     if "start" not in described:
         return None
     path = _path(folder, described["start"], "start")
@@ -360,8 +362,8 @@ def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> nn.M
     # INVARIANT: training goes on from a model of the same parameters, by name and shape.
     if names[0] != names[1]:
         raise UsageError(
-            f"the model in {path} has other parameters than the description's",
-            "its config.json says which model it is",
+            f"the parameters of the model in {path} differ from the description's",
+            "see its config.json",
         )
     return earlier
 
@@ -372,7 +374,7 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
     if beside or not given.model:
         raise UsageError(
             f"[evaluation] cannot be combined with {', '.join(beside)}" if beside else "[evaluation] without a model",
-            'write model = "a folder of an exported model", and no key of training',
+            'write model = "a folder of an exported model", and no keys of training',
         )
     path, brought = _path(folder, given.model, "evaluation.model"), None
     if given.code:
@@ -395,7 +397,7 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
 
 
 def _offer(described: Mapping[str, Any], *, rounds: int, steps: int, carries: bool = False) -> dict[str, Any]:
-    """Rounds, slots and terms of a job with `steps` steps a round; `rounds` unless the description says otherwise."""
+    """Returns rounds, slots and terms of a job with `steps` steps per round; `rounds` is the default."""
     slots, (preset, _) = _integer(described, "slots", 3), _terms(described)
     aggregator = described.get("aggregator", "")
     if aggregator == "":
@@ -411,26 +413,26 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int, carries: bo
 
 
 def batch_of(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> Batch:
-    """Returns `[batch]` with the model's row length; UsageError if its vocabulary lacks a token of the texts."""
+    """Returns `[batch]` with the model's row length; raises UsageError if its vocabulary lacks a token of the texts."""
     text, table = _text_model(model), dict(_table(described, "batch"))
     if "row_length" in table and text.longest is None:
-        raise UsageError("batch.row_length follows from the model", "context in [model] sets it")
+        raise UsageError("batch.row_length is determined by the model", "set context in [model] instead")
     batch = _value(Batch, {"row_length": text.row_length, **table}, "batch")
     if text.longest is not None and batch.row_length > text.longest:
-        raise UsageError(f"batch.row_length is {batch.row_length}", f"the model sees at most {text.longest}")
+        raise UsageError(f"batch.row_length is {batch.row_length}", f"the model reads at most {text.longest}")
     _refuse_many(batch.accumulation, "batch.accumulation")
     # INVARIANT: every token of the data names a row of the embedding, and none is an encoder's mask.
     due = vocabulary + text.masked
     if text.vocabulary < due:
         raise UsageError(
-            f"model.vocabulary is {text.vocabulary}, and the texts have {vocabulary} different tokens",
+            f"model.vocabulary is {text.vocabulary}, but the texts need {vocabulary}",
             f"use at least {due}",
         )
     return batch
 
 
 def own_batch_of(described: Mapping[str, Any], row_length: int) -> Batch:
-    """Returns `[batch]` for a module of its author's; its rows have `row_length` tokens unless the table says more."""
+    """Returns `[batch]` for a custom module; its rows have `row_length` tokens unless the table sets it."""
     return _changed(Batch(row_length=row_length), _table(described, "batch"), "batch")
 
 
@@ -441,7 +443,7 @@ def _model(described: Mapping[str, Any], folder: Path, weights: bool) -> nn.Modu
         refuse_unknown(given, ["base", *(f.name for f in fields(LoRAConfig))], "[adapters]")
         if "model" in described or not isinstance(given.get("base"), str):
             raise UsageError(
-                "[adapters] needs a base, and no [model] beside it", 'base = "the folder of an exported model"'
+                "[adapters] needs a base and excludes [model]", 'write base = "the folder of an exported model"'
             )
         path = _path(folder, given.pop("base"), "adapters.base")
         checked = _value(LoRAConfig, given, "adapters")
@@ -449,7 +451,7 @@ def _model(described: Mapping[str, Any], folder: Path, weights: bool) -> nn.Modu
         base = load_model(path)
         if (path / TOKENIZER_FILE).is_file() and "tokens" not in described:
             warnings.warn(
-                f"{path} has a tokenizer, and the texts are read as bytes: its tokens are those of [tokens] with "
+                f"{path} has a tokenizer, but the texts are read as bytes: to use it, write under [tokens] "
                 f'tokenizer = "{path / TOKENIZER_FILE}"',
                 stacklevel=2,
             )
@@ -467,12 +469,12 @@ def _model(described: Mapping[str, Any], folder: Path, weights: bool) -> nn.Modu
             model: nn.Module = row.model(config)
     except RuntimeError as error:
         # torch cannot count the elements of such a parameter.
-        raise UsageError(f"[model]: no parameter can be made of {config}", "make it smaller") from error
+        raise UsageError(f"[model]: the parameters of {config} cannot be made", "make it smaller") from error
     return model
 
 
 def _refuse_many(count: int, name: str) -> None:
-    """Raises UsageError for more repetitions than a Program has room for, before they are traced one by one."""
+    """Raises UsageError for more repetitions than fit into a Program, before they are traced one by one."""
     if count > MAX_REPEATS:
         raise UsageError(f"{name} is {count}", f"use at most {MAX_REPEATS}: a Program has at most {MAX_OPS} ops")
 
@@ -484,13 +486,13 @@ class _TextModel:
     row_length: int
     vocabulary: int
     masked: bool
-    """The last token of the vocabulary is its mask."""
+    """True: the last token of the vocabulary is the mask."""
     longest: int | None = None
-    """The longest row that a description may ask for; None: it has no choice."""
+    """The longest row that a description may request; None: the row length is fixed."""
 
 
 def _text_model(model: nn.Module) -> _TextModel:
-    """Returns the bounds of a text model, or of the base of an adapted one; UsageError for another model."""
+    """Returns the bounds of a text model, or of an adapted one's base; raises UsageError for other models."""
     base = model.base if isinstance(model, LoRA) else model
     config: Any = base.config
     if hf.is_transformers(base) and isinstance(getattr(config, "vocab_size", None), int):
@@ -515,7 +517,7 @@ class JobText:
     checked: bool = True
     """Bytes must be UTF-8 without NULs."""
     stride: int = 0
-    """Tokens between the starts of two rows; 0: a row's length."""
+    """Tokens between the starts of consecutive rows; 0: a row's length."""
 
     def rows(self, side: str, row_tokens: int) -> Dataset:
         """The dataset of one side of the split."""
@@ -535,23 +537,25 @@ class JobText:
 
 
 def text_of(described: Mapping[str, Any], folder: Path) -> JobText:
-    """Returns the texts of a description; UsageError for keys of them that do not fit."""
+    """Returns the texts of a description; raises UsageError for invalid keys."""
     path = _path(folder, described["texts"], "texts")
     given = _value(Tokens, _table(described, "tokens"), "tokens")
     named, any_bytes = described.get("field", FIELD), described.get("bytes", False)
     stride = _integer(described, "stride", 0)
     if not isinstance(named, str) or not named:
-        raise UsageError(f"field is {named!r}", f'the field of a *.jsonl that is the document, as "{FIELD}"')
+        raise UsageError(
+            f"field is {named!r}", f'it names the field of each *.jsonl line that holds the document, e.g. "{FIELD}"'
+        )
     if not isinstance(any_bytes, bool) or (any_bytes and "tokens" in described):
         raise UsageError(
-            "bytes = true beside [tokens]" if any_bytes is True else f"bytes is {any_bytes!r}",
+            "bytes = true and [tokens] are both set" if any_bytes is True else f"bytes is {any_bytes!r}",
             "true reads files of any bytes, without a tokenizer",
         )
     if not given.tokenizer:
         if "tokens" in described:
             raise UsageError(
                 "[tokens] names no tokenizer",
-                'write tokenizer = "a tokenizer.json", or leave [tokens] out to train on bytes',
+                'write tokenizer = "a tokenizer.json", or omit [tokens] to train on bytes',
             )
         return JobText(path, None, BYTE_VOCABULARY, named, not any_bytes, stride)
     tokenizer = Tokenizer.read(_path(folder, given.tokenizer, "tokens.tokenizer"))
@@ -562,7 +566,7 @@ def text_of(described: Mapping[str, Any], folder: Path) -> JobText:
 
 
 def _path(folder: Path, written: str, where: str) -> Path:
-    """The path that a key names; UsageError if the system refuses to look for it. That it exists is not asked."""
+    """Returns the path that a key names, which need not exist; raises UsageError if the system rejects it."""
     path = folder / written
     try:
         path.stat()
@@ -586,7 +590,7 @@ def _texts(documents: Sequence[Document], folder: Path) -> Texts:
 
 
 def _named(kinds: Mapping[str, type[T]], table: dict[str, Any], where: str) -> type[T]:
-    """Removes `name` from the table and returns the kind it names; the first kind if there is no `name`."""
+    """Removes `name` from the table and returns the kind that it names; the first kind if there is no `name`."""
     name = table.pop("name", next(iter(kinds)))
     if not isinstance(name, str) or name not in kinds:
         raise UsageError(f"{where}.name is {name!r}", nearest(str(name), kinds))
@@ -604,8 +608,8 @@ def _changed(default: T, given: Any, where: str, *beside: str) -> T:
         raise _no_table(where, given)
     if isinstance(default, RateShape) and (beside_it := sorted(OF_THE_OPTIMIZER & set(given))):
         raise UsageError(
-            f"[{where}]: {beside_it[0]} is the optimizer's",
-            f"write it in [{where.rpartition('.')[0]}], beside its name",
+            f"[{where}]: {beside_it[0]} belongs to the optimizer",
+            f"write it in [{where.rpartition('.')[0]}], next to its name",
         )
     refuse_unknown(given, [*beside, *(f.name for f in fields(default))], f"[{where}]")  # type: ignore[arg-type]
     found: dict[str, Any] = {}
@@ -630,12 +634,12 @@ def _changed(default: T, given: Any, where: str, *beside: str) -> T:
 
 
 def _require_kind(own: Any, value: Any, name: str) -> None:
-    """Raises UsageError unless the value may take the place of a field's own."""
+    """Raises UsageError unless the value is valid for a field."""
     due = type(own)
     # To Python a bool is an int.
     fits = type(value) is bool if due is bool else isinstance(value, due) and not isinstance(value, bool)
     if not fits and not (due is float and type(value) is int):
-        raise UsageError(f"{name} is {value!r}", f"it must be of type {due.__name__}, as {literal(own)}")
+        raise UsageError(f"{name} is {value!r}", f"it must be of type {due.__name__}, e.g. {literal(own)}")
     if due is list and not all(isinstance(each, str) for each in value):
         raise UsageError(f"{name} is {value!r}", "it must be a list of strings")
     # INVARIANT: a number is one of binary32, in which every Program computes.
@@ -644,7 +648,7 @@ def _require_kind(own: Any, value: Any, name: str) -> None:
 
 
 def _piece(registry: Mapping[str, type[Any]], default: Any, given: Any, where: str) -> Any:
-    """Returns a registry's value from its table: the default with other fields, or the kind that the table names."""
+    """Returns a registry's value from its table: the default with changed fields, or the kind that the table names."""
     if not isinstance(given, Mapping):
         raise _no_table(where, given)
     table = dict(given)
@@ -653,7 +657,7 @@ def _piece(registry: Mapping[str, type[Any]], default: Any, given: Any, where: s
 
 
 def _members(given: Any, where: str) -> Members:
-    """Optimizers by patterns of names, each a table with a name, `every` and the optimizer's own fields."""
+    """Returns optimizers by name patterns, each from a table with a name, `every` and the optimizer's own fields."""
     rows = []
     for pattern, table, place in tables_of(given, where):
         kind, every = _named(OPTIMIZERS, table, place), table.pop("every", 1)
@@ -677,7 +681,7 @@ def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _no_table(where: str, given: Any) -> UsageError:
     """Returns the error for a value that is not a table; a string may have been meant as the table's name."""
     named = f' and below it name = "{given}"' if isinstance(given, str) and where.startswith("strategy") else ""
-    return UsageError(f"{where} is {given!r}", f"a table is due: [{where}]{named}")
+    return UsageError(f"{where} is {given!r}", f"write a table: [{where}]{named}")
 
 
 def _integer(described: Mapping[str, Any], key: str, default: int) -> int:

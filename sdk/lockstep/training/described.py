@@ -13,6 +13,6 @@ class Described:
     """The name under which registry.py has it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The description; of a field that is such a value, its own."""
+        """Returns the description; a field that is such a value is described likewise."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         return {"name": self.name, **{k: v.to_dict() if hasattr(v, "to_dict") else v for k, v in values.items()}}

@@ -1,14 +1,14 @@
-"""The loss of a model as a job: forward passes alone, claimed, replayed, judged and paid as training is.
+"""A model's loss as a job: only forward passes, claimed, replayed, disputed and paid like training.
 
-Each slot draws `batches` batches of a round, adds up their losses and puts the sum out as its payload; a merge adds the
-accepted slots' sums to those of the rounds before and leaves the parameters as they are. State layouts are those of
+Each slot draws `batches` batches per round, and its payload is the sum of their losses; a merge adds the accepted
+slots' sums to those of earlier rounds and leaves the parameters unchanged. State layouts are those of
 docs/protocol.md section 3, for parameters of one flat tensor with both depths 0:
 
     slot    [parameters] [parameters] [sum, rest] [counter]      step -> the same, encode -> [sum, rest, batches] [-]
     merge   [parameters, metrics] lifted, [payloads ...], [mask] lifted -> [parameters, metrics]
 
-What the market calls base, payload and outer state are here the model, a slot's metrics and the job's. Which rows are
-drawn follows from the round's seed: nobody chooses them, and the mean is an unbiased estimate of that over the dataset.
+The market's base, payload and outer state are here the model, a slot's metrics and the job's. The round's seed
+determines the rows: nobody chooses them, and the mean is an unbiased estimate of the mean over the dataset.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def build_programs(
 ) -> TracedPrograms:
     """Traces the Programs of an evaluation of `rounds` rounds with `slots` workers each, `batches` steps a slot.
 
-    The model is traced in evaluation mode. Raises LoweringError if it uses what cannot become a Program.
+    The model is traced in evaluation mode. Raises LoweringError if it uses operations that cannot become a Program.
     """
     if min(rounds, slots, batches) < 1:
         raise UsageError(f"rounds is {rounds}, slots is {slots}, batches is {batches}", "use at least 1 of each")
     check_size(rounds, batches, slots)
     # INVARIANT: batches are counted in binary32 without rounding.
     if rounds * slots * batches > MAX_BATCHES:
-        raise UsageError(f"{rounds} x {slots} x {batches} batches", f"use at most {MAX_BATCHES}, of more rows each")
+        raise UsageError(f"{rounds} x {slots} x {batches} batches", f"use at most {MAX_BATCHES}, with more rows each")
 
     def traced(layout: Layout) -> TracedPrograms:
         return _traced(model, loss, layout, batch=batch, batches=batches, slots=slots)
@@ -142,7 +142,7 @@ def sections_of(layout: Layout, slots: int) -> Sections:
 
 
 def _added(total: Tensor, value: Tensor, rest: Tensor | None = None) -> Tensor:
-    """f32 [2], (sum, rest), and a value with its own rest: what rounding takes of the sum is kept in the rest.
+    """Adds to f32 [2], (sum, rest), a value with its own rest: the sum's rounding error is kept in the rest.
 
     Ogita, Rump and Oishi 2005, Sum2: new + lost is exactly old + value, whichever of the two is larger (Knuth 1969,
     section 4.2.2, theorem B).
@@ -180,11 +180,11 @@ def evaluation_job(
     aggregator: Address = ZERO_ADDRESS,
     terms: Terms = DEVNET,
 ) -> TrainingJob:
-    """An evaluation as `Network.quote` takes it: the model with `parameters`, f32 [P], on rows of the dataset.
+    """Makes an evaluation for `Network.quote`: the model with `parameters`, f32 [P], on rows of the dataset.
 
-    `parameters` are a checkpoint's shared tensors one after the other, or `baseline.flat_parameters(model)`, beside
-    which the model's own buffers stand; each accepted slot adds `batches` batches in each round. `loss` defaults to the
-    model's own. UsageError if a size does not fit.
+    `parameters`: a checkpoint's concatenated shared tensors, or `baseline.flat_parameters(model)`, with which the
+    model's own buffers are used; each accepted slot adds `batches` batches in each round. `loss` defaults to the
+    model's own. Raises UsageError if a size does not fit.
     """
     batch = batch.of(dataset)
     check_parties(dataset, batch, slots, min_slots)
@@ -196,8 +196,8 @@ def evaluation_job(
     # INVARIANT: what is evaluated are the parameters of this model.
     if parameters.dtype != np.float32 or parameters.shape != (sum(built.layout.held),):
         raise UsageError(
-            f"parameters of {parameters.dtype} {parameters.shape} for a model of {sum(built.layout.held)} words",
-            "give a checkpoint of this model, flat",
+            f"the parameters are {parameters.dtype} {parameters.shape}, the model has {sum(built.layout.held)} words",
+            "give a flattened checkpoint of this model",
         )
     return TrainingJob(
         programs=JobPrograms(built.step, built.encode, built.merge),

@@ -1,4 +1,4 @@
-"""A trained model as files that others read, and what it writes.
+"""Exports a trained model in standard file formats, loads it, and generates text with it.
 
 save_model(folder, flat, parameters, config)     model.safetensors, config.json
 model = load_model(folder)
@@ -38,12 +38,12 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "config.json"
 _CONFIG = mapping(anything)
 REPEATS, SLACK_ELEMENTS = 16, 1 << 24
-"""The elements of a model are at most so many times those that its job holds, and so many more: equal norms and biases
-of many layers are one constant."""
+"""Bound on a model's elements: this many times those of its job, plus this many, since equal norms and biases of many
+layers are one constant."""
 BYTES = 256
-"""The vocabulary of a model without a tokenizer."""
+"""The vocabulary size of a model without a tokenizer."""
 UNBOUNDED = 1024
-"""Tokens of a prompt that a model without a largest position is given."""
+"""Tokens of a prompt given to a model that has no largest position."""
 
 
 def save_model(
@@ -57,7 +57,7 @@ def save_model(
 
     `shared` is a checkpoint's flat tensor, or its shards. `parameters` lists {name, offset, shape} of each part of it
     and {name, root, shape} or {name, limbs, shape} of each frozen one, as a job's spec does; `constants` are those of
-    its step. Needs no torch. A file appears whole or not at all. Raises PayloadInvalid for a spec that does not fit.
+    its step. Needs no torch. Files are written atomically. Raises PayloadInvalid for a spec that does not fit.
     """
     tables = {const.root.hex(): np.frombuffer(const.data, "<f4") for const in constants}
     shards = shared if isinstance(shared, tuple) else (shared,)
@@ -66,7 +66,9 @@ def save_model(
     try:
         written, parts = published(config, named)
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-        raise PayloadInvalid(f"the job's model lacks or misstates {error}", "its spec is of another release") from error
+        raise PayloadInvalid(
+            f"the job's model lacks or misstates {error}", "its spec is from another release"
+        ) from error
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / CONFIG_FILE, [(json.dumps(written, indent=2) + "\n").encode()])
     # transformers asks which framework's layout the tensors have.
@@ -75,7 +77,7 @@ def save_model(
 
 
 def save_tokenizer(folder: Path, recipe: Recipe) -> None:
-    """Writes tokenizer.json and tokenizer_config.json, from which `transformers` makes the tokenizer."""
+    """Writes tokenizer.json and tokenizer_config.json, which `transformers` reads."""
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     if recipe.separator:
         config["eos_token"] = recipe.separator
@@ -85,7 +87,7 @@ def save_tokenizer(folder: Path, recipe: Recipe) -> None:
 
 
 def not_finite(path: Path) -> list[str]:
-    """The names of a safetensors file's tensors that hold a NaN or an infinity."""
+    """Returns the names of a safetensors file's tensors that hold a NaN or an infinity."""
     import torch
     from safetensors import safe_open
 
@@ -94,19 +96,19 @@ def not_finite(path: Path) -> list[str]:
 
 
 def load_config(folder: Path) -> Mapping[str, Any]:
-    """`config.json` as `save_model` was given it; NotFoundError if it is missing, PayloadInvalid if it is none."""
+    """Reads the `config.json` of `save_model`; raises NotFoundError if it is missing, PayloadInvalid if malformed."""
     if not (folder / CONFIG_FILE).is_file():
-        raise NotFoundError(f"no {CONFIG_FILE} in {folder}", "name the folder that `lockstep train` wrote")
+        raise NotFoundError(f"no {CONFIG_FILE} in {folder}", "name the folder written by `lockstep train`")
     with refusing(PayloadInvalid, f"the {CONFIG_FILE} in {folder}", "download it again"):
         config = _CONFIG(from_json(file_bytes(folder / CONFIG_FILE), MAX_FILE_BYTES), CONFIG_FILE)
         return config if config.get(OWN) is None else _CONFIG(config[OWN], OWN)
 
 
 def load_model(folder: Path, own: nn.Module | None = None) -> nn.Module:
-    """The model that `save_model` wrote; NotFoundError if a file is missing, PayloadInvalid if one does not fit.
+    """Loads a model of `save_model`; raises NotFoundError if a file is missing, PayloadInvalid if one does not fit.
 
-    `own`: a module that takes the weights, for a class that config.json cannot build. Its buffers keep their values
-    where the file has none.
+    `own`: a module that receives the weights, for a class that config.json cannot build. Its buffers keep their values
+    if the file has none.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -120,7 +122,7 @@ def load_model(folder: Path, own: nn.Module | None = None) -> nn.Module:
         if foreign and (folder / INDEX_FILE).is_file():
             return hf.load_model(folder, config).eval()
         raise NotFoundError(
-            f"no {MODEL_FILE} in {folder}", "name the folder that `lockstep train pull`, or `save_pretrained`, wrote"
+            f"no {MODEL_FILE} in {folder}", "name the folder written by `lockstep train pull` or `save_pretrained`"
         )
     try:
         model = build_model(config) if own is None else own
@@ -132,8 +134,8 @@ def load_model(folder: Path, own: nn.Module | None = None) -> nn.Module:
     # torch and transformers raise these for a configuration that fits no model, and MemoryError for one too large.
     except (SafetensorError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
         raise PayloadInvalid(
-            f"the model in {folder} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}",
-            "download it again: its files are truncated or of two models",
+            f"the model in {folder} cannot be loaded: {(str(error).splitlines() or [type(error).__name__])[0]}",
+            "download it again: its files are truncated or from different models",
         ) from error
     # A tied head is stored once, as the embedding.
     tied = {n for n, p in model.named_parameters(remove_duplicate=False)} - {n for n, _ in model.named_parameters()}
@@ -144,13 +146,13 @@ def load_model(folder: Path, own: nn.Module | None = None) -> nn.Module:
     if set(missing) - tied - held or unexpected:
         raise PayloadInvalid(
             f"{MODEL_FILE} lacks {sorted(set(missing) - tied - held)} and has {sorted(unexpected)}",
-            "its config.json is of another model",
+            "its config.json is from another model",
         )
     return model.eval()
 
 
 def _filled(model: nn.Module, name: str, values: Tensor) -> bool:
-    """Fills a buffer that is in no state_dict (`persistent=False`), which a step may write all the same; False if the
+    """Fills a buffer that is in no state_dict (`persistent=False`) but which a step may write; returns False if the
     model has none of this name and shape."""
     import torch
 
@@ -163,7 +165,7 @@ def _filled(model: nn.Module, name: str, values: Tensor) -> bool:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer | None:
-    """The tokenizer that `save_tokenizer` wrote; None if the model reads bytes. Raises UsageError."""
+    """Loads the tokenizer that `save_tokenizer` wrote; None if the model reads bytes. Raises UsageError."""
     from lockstep.training.tokens import Tokenizer
 
     path = folder / TOKENIZER_FILE
@@ -171,7 +173,7 @@ def load_tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def writes(model: nn.Module, vocabulary: int) -> bool:
-    """Tells if a model predicts the next token of a text with so many tokens; one of its author's is tried."""
+    """Returns True if a model predicts the next token in a vocabulary of this size; a custom model is probed."""
     from lockstep.training import hf
     from lockstep.training.models import GPT, Llama, describe, is_own
     from lockstep.training.probing import not_next_token
@@ -186,24 +188,24 @@ def write_text(
 ) -> str:
     """Generates text after the prompt: `count` tokens, or bytes without a tokenizer. Raises UsageError."""
     if not writes(model, BYTES if tokenizer is None else tokenizer.vocabulary):
-        raise UsageError(f"a {type(model).__name__} writes no text", hint="leave the prompt out")
+        raise UsageError(f"a {type(model).__name__} does not generate text", hint="omit the prompt")
     if tokenizer is None:
         start = list(prompt.encode())
         return bytes(t & 0xFF for t in continued(model, start, count, temperature, seed)).decode(errors="replace")
     (start,) = tokenizer.encode([prompt])
     if not start:
-        raise UsageError("the prompt has no tokens", hint="write a word at least")
+        raise UsageError("the prompt has no tokens", hint="give at least one word")
     said: str = tokenizer.encoder.decode(continued(model, start, count, temperature, seed))
     return said
 
 
 def generate(model: nn.Module, prompt: bytes, count: int, *, temperature: float = 0.7, seed: int = 0) -> bytes:
-    """`count` bytes that a byte-level GPT writes after the prompt; `temperature` 0 takes the likeliest each time."""
+    """Returns `count` bytes that a byte-level GPT generates after the prompt; `temperature` 0 takes the likeliest."""
     return bytes(continued(model, list(prompt), count, temperature, seed))
 
 
 def continued(model: nn.Module, start: Sequence[int], count: int, temperature: float, seed: int) -> list[int]:
-    """Returns `count` tokens that a model writes after the given ones, at least one."""
+    """Returns `count` tokens that a model generates after the given ones, of which there must be at least one."""
     import torch
 
     from lockstep.training.losses import logits
@@ -224,7 +226,7 @@ def continued(model: nn.Module, start: Sequence[int], count: int, temperature: f
 
 
 def _context(model: nn.Module) -> int:
-    """Tokens that a model sees: of one that was trained the inputs of its rows; without a bound, UNBOUNDED."""
+    """Returns a model's context length: for a trained one, the inputs of its rows; without a bound, UNBOUNDED."""
     from lockstep.training.probing import context_of
 
     source: Any = getattr(model, "source", None)
@@ -233,7 +235,7 @@ def _context(model: nn.Module) -> int:
 
 
 def _require_bounded(parameters: Sequence[Mapping[str, Any]], held: int) -> None:
-    """Raises PayloadInvalid for a spec whose parameters are out of proportion to the elements that its job holds."""
+    """Raises PayloadInvalid for a spec whose parameters have far more elements than its job."""
     for p in parameters:
         if len(p["shape"]) > MAX_RANK or any(n < 0 for n in p["shape"]):
             raise PayloadInvalid(
@@ -243,12 +245,12 @@ def _require_bounded(parameters: Sequence[Mapping[str, Any]], held: int) -> None
     # INVARIANT: no spec makes a file, or takes memory, out of proportion to what was fetched for it.
     if named > REPEATS * held + SLACK_ELEMENTS:
         raise PayloadInvalid(
-            f"the spec names {named} elements, the job holds {held}", "its author repeats tensors: do not export it"
+            f"the spec has {named} elements, but the job only {held}", "its author repeats tensors: do not export it"
         )
 
 
 def _numbers(parameter: Mapping[str, Any], values: NDArray[np.float32]) -> NDArray[Any]:
-    """The values, or the complex numbers whose parts are along their last axis."""
+    """Returns the values, or complex numbers whose parts are along the last axis."""
     if not parameter.get("complex"):
         return values
     if not values.ndim or values.shape[-1] != 2:
@@ -265,22 +267,24 @@ def _part(
     if "root" in parameter:
         # INVARIANT: a frozen parameter is a constant of the step.
         if parameter["root"] not in tables:
-            raise PayloadInvalid(f"no constant of the step is the frozen {name}", "its Programs are of another job")
+            raise PayloadInvalid(
+                f"no constant of the step matches the frozen {name}", "its Programs are from another job"
+            )
         table = tables[parameter["root"]]
         if table.size != prod(shape):
-            raise PayloadInvalid(f"the frozen {name} has {table.size} elements", "its Programs are of another job")
+            raise PayloadInvalid(f"the frozen {name} has {table.size} elements", "its Programs are from another job")
         return table.reshape(shape)
     if "limbs" in parameter:
         return _of_codes(name, shape, parameter["limbs"], tables)
     shard, end = parameter.get("shard", 0), parameter["offset"] + prod(shape)
     # INVARIANT: every parameter lies inside the flat tensor.
     if not 0 <= shard < len(shards):
-        raise PayloadInvalid(f"parameter {name} lies in shard {shard} of {len(shards)}", "its spec is of another job")
+        raise PayloadInvalid(f"parameter {name} lies in shard {shard} of {len(shards)}", "its spec is from another job")
     flat = shards[shard]
     if not 0 <= parameter["offset"] <= end <= flat.size:
         raise PayloadInvalid(
-            f"parameter {name} ends at element {end}, the checkpoint has {flat.size}",
-            "the checkpoint is of another model",
+            f"parameter {name} ends at element {end}, but the checkpoint has {flat.size}",
+            "the checkpoint is from another model",
         )
     return np.ascontiguousarray(flat[parameter["offset"] : end].reshape(shape))
 
@@ -288,7 +292,7 @@ def _part(
 def _of_codes(
     name: str, shape: Sequence[int], limbs: Sequence[Sequence[str]], tables: Mapping[str, NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """Returns the values of a frozen weight that the step keeps as codes alone."""
+    """Returns the values of a frozen weight that the step stores only as codes."""
     found = [[tables.get(root) for root in pair] for pair in limbs]
     rows, terms = (prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (0, 0)
     width = width_of(terms)
@@ -296,7 +300,7 @@ def _of_codes(
     due = [rows * groups * width, rows * groups]
     # INVARIANT: a frozen parameter is a constant of the step; what it takes is known before it is taken.
     if not rows * terms or any([t is not None and t.size for t in pair] != due for pair in found) or not found:
-        raise PayloadInvalid(f"no constants of the step are the frozen {name}", "its Programs are of another job")
+        raise PayloadInvalid(f"no constants of the step match the frozen {name}", "its Programs are from another job")
     total = np.zeros((rows, terms), np.float32)
     for pair in found:
         words, factors = (np.asarray(t).reshape(rows, -1) for t in pair)
@@ -305,9 +309,9 @@ def _of_codes(
 
 
 def _safetensors(parts: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """A .safetensors file in pieces: the library would hold every tensor twice more.
+    """Yields a .safetensors file in pieces: the library would need two more copies of every tensor.
 
-    Its length, a JSON header of {dtype, shape, data_offsets}, the tensors in the order of their names
+    These are the header's length, a JSON header of {dtype, shape, data_offsets}, and the tensors in order of names
     (huggingface.co/docs/safetensors, "Format").
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}

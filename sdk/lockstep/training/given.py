@@ -1,12 +1,12 @@
-"""A job of a model and of data that a program has, each in the form in which people have them.
+"""Makes a job from a model and data in a program, in the common forms of both.
 
-    job = job_given(Net(), "texts", rounds=2)               a folder or a file, of texts or of numbers
+    job = job_given(Net(), "texts", rounds=2)               a folder or file of texts or numbers
     job = job_given(Net(), ["a text", "another"])           texts
     job = job_given(Net(), tokens)                          integers [N, L]
-    job = job_given(Net(), load_dataset(...), loss=loss)    of Hugging Face's `datasets`; arrays, a torch Dataset, ...
+    job = job_given(Net(), load_dataset(...), loss=loss)    Hugging Face `datasets`; arrays, a torch Dataset, ...
 
-`loss` defaults to the model's own; of a module that predicts the next token, to that of the next token. All other
-arguments are keys of a description (`describe`): rounds, slots, batch, strategy, terms, price, tokens, seed and so on.
+`loss` defaults to the model's own, or to next-token prediction for a module that does that. All other arguments are
+keys of a description (`describe`): rounds, slots, batch, strategy, terms, price, tokens, seed and so on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def job_given(
     """Returns the job of a model, or of what a function makes with torch's generator at `seed`, on data.
 
     `batch`: a Batch, its fields, or its number of rows. `inner_steps` is the strategy's. Without `weights` the job can
-    be quoted and not submitted. Raises UsageError, LoweringError.
+    be quoted but not submitted. Raises UsageError, LoweringError.
     """
     made = made_of(model, described.get("seed", 0))
     if inner_steps is not None:
@@ -73,7 +73,7 @@ def made_of(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
     made: Any = model
     if not isinstance(model, nn.Module) and callable(model):
         if not isinstance(seed, int):
-            raise UsageError(f"seed is {seed!r}", "a whole number")
+            raise UsageError(f"seed is {seed!r}", "give an integer")
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             made = model()
@@ -88,7 +88,7 @@ def _read(
     if isinstance(data, (str, PathLike)):
         return _of_path(Path(cast(Any, data)), model, described)
     if isinstance(data, Iterator):
-        raise UsageError("an iterator in the place of data", "list(...) of it: the data are read more than once")
+        raise UsageError("the data are an iterator", "give list(...) of it: the data are read more than once")
     texts = _texts(data, described.get("field", FIELD))
     if texts is None:
         return _of_numbers(_columns(data, loss) if _is_table(data) else data, model, described)
@@ -105,7 +105,9 @@ def _of_path(path: Path, model: nn.Module, described: Mapping[str, Any]) -> tupl
     except (OSError, ValueError):
         found = False
     if not found:
-        raise UsageError(f"there is no {str(path)[:100]!r}", "name a folder or file; texts themselves come in a list")
+        raise UsageError(
+            f"{str(path)[:100]!r} does not exist", "name a folder or file; give texts themselves in a list"
+        )
     files = list(path.iterdir()) if path.is_dir() else [path]
     if files and all(file.name.lower().endswith(TABLES) for file in files):
         return _of_numbers(read_data(path), model, described)
@@ -131,7 +133,7 @@ def _of_numbers(data: Any, model: nn.Module, described: Mapping[str, Any]) -> tu
 
 
 def _row_length(data: Any) -> int | None:
-    """L of integers [N, L], which are tokens; None: the data are others."""
+    """Returns L for integers [N, L], which are tokens; None for other data."""
     shape, kind = tuple(getattr(data, "shape", ())), str(getattr(data, "dtype", ""))
     if isinstance(data, (list, tuple)) and data and all(isinstance(row, list) for row in data):
         shape, kind = (len(data), len(data[0])), "int"
@@ -139,13 +141,13 @@ def _row_length(data: Any) -> int | None:
 
 
 def _length_of(model: nn.Module) -> int:
-    """Tokens of a row for a module, as it says how many it sees, else as many as a Batch has."""
+    """Returns the tokens per row for a module: its declared context, else a Batch's default."""
     seen = context_of(unwrapped(model))
     return Batch().row_length if seen is None else seen + 1
 
 
 def _batch(model: nn.Module, described: Mapping[str, Any], vocabulary: int, length: int) -> Batch:
-    """The described batch; rows of a module of its author's have so many tokens where it says nothing else."""
+    """Returns the described batch; rows for a custom module have this many tokens by default."""
     own = is_own(describe(model))
     return own_batch_of(described, length) if own else batch_of(described, model, vocabulary)
 
@@ -154,7 +156,7 @@ def _batch(model: nn.Module, described: Mapping[str, Any], vocabulary: int, leng
 
 
 def _texts(data: Any, column: str) -> list[str] | None:
-    """Returns the texts that data are, or that their column of this name holds; None: they hold none."""
+    """Returns data that are texts, or their column of this name; None if there are no texts."""
     if isinstance(data, (Mapping, Dataset)) or _is_table(data) or hasattr(data, "columns"):
         names = getattr(data, "column_names", getattr(data, "columns", data))
         if isinstance(data, Dataset) or column not in names:
@@ -171,7 +173,9 @@ def _texts(data: Any, column: str) -> list[str] | None:
     texts = [data[k] for k in range(len(data))]
     for k, text in enumerate(texts):
         if not isinstance(text, str):
-            raise UsageError(f"item {k} is {type(text).__name__}, no text", "a list of strings, a document each")
+            raise UsageError(
+                f"item {k} is {type(text).__name__}, not a string", "give a list of strings, a document each"
+            )
     return texts
 
 
@@ -180,15 +184,17 @@ def _is_table(data: Any) -> bool:
     if not hasattr(data, "column_names") or not hasattr(data, "with_format"):
         return False
     if isinstance(data.column_names, Mapping):
-        raise UsageError(f"a dataset of splits: {', '.join(data.column_names)}", 'give one of them, as data["train"]')
+        raise UsageError(
+            f"the dataset has splits: {', '.join(data.column_names)}", 'give one of them, e.g. data["train"]'
+        )
     if not hasattr(data, "__len__"):
         raise UsageError(
-            f"{type(data).__name__} is a stream", "a Dataset of what it holds: Dataset.from_list(list(data))"
+            f"{type(data).__name__} is a stream", "give a Dataset of its items: Dataset.from_list(list(data))"
         )
     return True
 
 
 def _columns(data: Any, loss: Loss | RandomLoss | None) -> Any:
-    """Returns a table's columns as arrays by name; without a loss its column of tokens alone."""
+    """Returns a table's columns as arrays by name; without a loss, only its column of tokens."""
     columns = data.with_format("numpy")[:]
     return columns[IDS] if loss is None and IDS in columns else dict(columns)

@@ -1,4 +1,4 @@
-"""The loss of a model as a function of its parameters, and its gradient: what a step traces of them."""
+"""The loss of a model as a function of its parameters, and its gradient, as a step traces them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def gradient(
     read: set[str] | None = None,
     buffers: dict[str, Tensor] | None = None,
 ) -> list[Tensor]:
-    """Returns the loss's gradient by the shards, by autograd; the rest of the model is constant.
+    """Returns the loss's gradient with respect to the shards, by autograd; the rest of the model is constant.
 
-    Gradient hooks of parameters are applied. A parameter that the loss does not read has the gradient zero; the names
-    of the others are added to `read`. What the model writes to `buffers` stands there afterwards. Raises LoweringError
-    if the loss reads no parameter at all.
+    Gradient hooks of parameters are applied. A parameter that the loss does not read has gradient zero; the names of
+    the others are added to `read`. `buffers` are updated with what the model writes. Raises LoweringError if the loss
+    reads no parameter at all.
     """
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(*shards).items()}
     hooked(leaves, named_parameters(model).items())
@@ -39,8 +39,8 @@ def gradient(
     if not value.requires_grad:
         raise LoweringError(
             "the loss has no gradient: it depends on no trained parameter",
-            hint="compute it without detach(), no_grad() and argmax, from what the model returns; functions of "
-            "torch.autograd.functional take create_graph=True",
+            hint="compute it from the model's output without detach(), no_grad() or argmax; functions of "
+            "torch.autograd.functional need create_graph=True",
         )
     found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     grads = {
@@ -59,12 +59,12 @@ def loss_at(
     rows: Tensor,
     written: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    """The loss of the model with these parameters, by name; the rest of the model is constant.
+    """Returns the loss of the model with these parameters, by name; the rest of the model is constant.
 
-    Complex parameters are given, and differentiated, as their real view. The loss gets the model itself, in which they
-    stand for the call: its methods, parts and attributes are there. `written` are the buffers and frozen parameters,
-    f32 by name, that a call may write: each starts from what the last one left, and the last one's are there
-    afterwards. Raises LoweringError if a call, while traced, replaces any other by what it computes: that would be
+    Complex parameters are given, and differentiated, as their real view. The loss is called with the model itself,
+    which holds them during the call, with its methods, submodules and attributes. `written`: the buffers and frozen
+    parameters, f32 by name, that a call may write; each call starts from the values of the last one, and the final
+    values remain. Raises LoweringError if a traced call replaces any other buffer by a computed value, which would be
     lost.
     """
     with bare(model) as own, naming(own), cumulative(own):
@@ -82,7 +82,7 @@ def loss_at(
     if replaced:
         raise RefusedEarlier(
             origin_of(after[replaced[0]]),
-            f"a buffer that its call replaces ({replaced[0]}), which is no part of the state",
-            hint="write it at every call, in the same shape, or leave it out",
+            f"a buffer that its call replaces ({replaced[0]}), which is not part of the state",
+            hint="write it in every call, in the same shape, or remove it",
         )
     return value

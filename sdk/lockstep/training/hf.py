@@ -1,12 +1,12 @@
-"""Models of Hugging Face's `transformers`, trained as they are (extra `[hf]`).
+"""Trains models of Hugging Face's `transformers` unchanged (extra `[hf]`).
 
     from transformers import LlamaConfig, LlamaForCausalLM
 
     job = training_job(LlamaForCausalLM(LlamaConfig(...)), spec, dataset, batch=batch, rounds=6, slots=3, min_slots=2)
 
-A model starts from the weights that it has, keeps its parameters' names, and trains with its dropout on if it is in
-training mode. Its export is what `from_pretrained` reads. Nothing here downloads, and no class outside of
-`transformers` itself is ever built.
+A model starts from its current weights, keeps its parameters' names, and trains with dropout if it is in training
+mode. `from_pretrained` reads its export. Nothing is downloaded, and no class outside of `transformers` itself is ever
+built.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from lockstep.training.losses import Loss, RandomLoss
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 _MASKED = "ForMaskedLM"
 CONTEXT = 512
-"""The tokens that a model sees unless a description says so: the positions of some would fill a machine."""
+"""The default context length of a description: the maximum of some models would fill a machine."""
 _KERNELS = ("attn_implementation", "experts_implementation")
-"""Names of kernels, which a hub may serve: a model that is built from a configuration uses torch's own."""
+"""Configuration keys that name kernels, which a hub may serve: a model built from a configuration uses torch's own."""
 
 
 def is_transformers(model: nn.Module) -> bool:
@@ -46,22 +46,22 @@ def is_described(config: Mapping[str, Any]) -> bool:
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
-    """`config.json` as `save_pretrained` writes it, in float32."""
+    """Returns `config.json` as `save_pretrained` writes it, in float32."""
     config = json.loads(model.config.to_json_string())  # type: ignore[union-attr, operator]
     kept = {key: value for key, value in config.items() if not key.startswith("_") and key not in _KERNELS}
     return {**kept, "architectures": [type(model).__name__], "dtype": "float32"}
 
 
 def build_model(config: Mapping[str, Any]) -> nn.Module:
-    """The model of a `config.json`, with its class's initial weights; UsageError if there is no such class."""
+    """Builds the model of a `config.json`, with its class's initial weights; raises UsageError for unknown classes."""
     return _made(config, lambda architecture, shape: architecture(shape).float())
 
 
 def load_model(folder: Path, config: Mapping[str, Any]) -> nn.Module:
-    """The model of a folder that `save_pretrained` wrote, or a copy of a hub's, in shards or not, widened to float32.
+    """Loads the model in a folder that `save_pretrained` wrote, or of a hub's copy, sharded or not, widened to float32.
 
-    UsageError if there is no such class, PayloadInvalid if the files lack weights of it. Nothing is downloaded, and no
-    pickle is read.
+    Raises UsageError if its class is unknown, PayloadInvalid if the files lack some of its weights. Nothing is
+    downloaded, and no pickle is read.
     """
     found: dict[str, Any] = {}
 
@@ -79,14 +79,14 @@ def load_model(folder: Path, config: Mapping[str, Any]) -> nn.Module:
     # INVARIANT: no weight of a model that was given is made up.
     if lacking:
         raise PayloadInvalid(
-            f"the files in {folder} lack {len(lacking)} weights of {type(model).__name__}, as {lacking[0]}",
+            f"the files in {folder} lack {len(lacking)} weights of {type(model).__name__}, e.g. {lacking[0]}",
             "its config.json names another class, or files are missing",
         )
     return model
 
 
 def _made(config: Mapping[str, Any], make: Callable[[Any, Any], nn.Module]) -> nn.Module:
-    """Calls `make` with the class and the configuration that a `config.json` names; UsageError if there are none."""
+    """Calls `make` with the class and configuration that a `config.json` names; raises UsageError if there are none."""
     transformers = _transformers()
     fields = {key: value for key, value in config.items() if not key.startswith("_") and key not in _KERNELS}
     architectures, kind = fields.get("architectures"), fields.pop("model_type")
@@ -113,7 +113,7 @@ def _made(config: Mapping[str, Any], make: Callable[[Any, Any], nn.Module]) -> n
 
 
 def row_length_of(model: nn.Module, limit: int = CONTEXT) -> int:
-    """Tokens of a row of a text model's data: its context, `limit` at most, and of a causal one the token behind it."""
+    """Returns the tokens per row of a text model: its context, at most `limit`, plus one more for a causal model."""
     positions = getattr(model.config, "max_position_embeddings", None)
     context = min(limit, positions) if isinstance(positions, int) and positions > 0 else limit
     return context + type(model).__name__.endswith(CAUSAL)
@@ -125,9 +125,9 @@ def is_masked(model: nn.Module) -> bool:
 
 
 def loss_of(model: nn.Module) -> Loss | RandomLoss:
-    """Returns the loss for a model's class; UsageError if the class name does not tell.
+    """Returns the loss for a model's class; raises UsageError if the class name does not determine it.
 
-    A masked-LM's mask is the last token of its vocabulary.
+    A masked LM's mask is the last token of its vocabulary.
     """
     from lockstep.training.models.encoder import masked_token_loss
     from lockstep.training.models.gpt import next_token_loss
@@ -137,12 +137,12 @@ def loss_of(model: nn.Module) -> Loss | RandomLoss:
         return next_token_loss
     if name.endswith(_MASKED):
         return masked_token_loss(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
-    raise UsageError(f"there is no default loss for a {name}", "give one: training_job(..., loss=...)")
+    raise UsageError(f"{name} has no default loss", "give one: training_job(..., loss=...)")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the bars of progress of `transformers` from stderr."""
+    """Suppresses the progress bars of `transformers`."""
     logging = _transformers().utils.logging
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -158,5 +158,5 @@ def _transformers() -> Any:
         return importlib.import_module("transformers")
     except ImportError as error:
         raise UsageError(
-            "this model is one of transformers, which is not installed", "pip install 'lockstep-compute[hf]'"
+            "the model needs transformers, which is not installed", "pip install 'lockstep-compute[hf]'"
         ) from error

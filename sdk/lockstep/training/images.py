@@ -23,7 +23,7 @@ MNIST_SHA256 = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-"""SHA-256 of the files in version 1.2.6 of the package: other files would be another dataset."""
+"""SHA-256 of the files in version 1.2.6 of the package: different files would be a different dataset."""
 IMAGE_VALUES = 256
 
 
@@ -42,9 +42,9 @@ def rows_of_images(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> NDAr
 
 
 def mnist_corpus(*, train: int = 10_000, held_out: int = 2_000, folder: Path | None = None) -> Corpus:
-    """The first `train` of the 60,000 images to train on and the first `held_out` of the 10,000 others.
+    """Returns the first `train` of the 60,000 training images and the first `held_out` of the 10,000 others.
 
-    DoctorError if npm has not installed them, Mismatch if they are not the pinned ones.
+    Raises DoctorError if npm has not installed them, Mismatch if they are not the pinned ones.
     """
     if not (1 <= train <= 60_000 and 1 <= held_out <= 10_000):
         raise UsageError(

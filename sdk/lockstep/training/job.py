@@ -1,23 +1,23 @@
-"""A model, a loss and a strategy as the three Programs of a job.
+"""Traces a model, a loss and a strategy into the three Programs of a job.
 
-State layouts are those of docs/protocol.md section 3, for parameters of one flat tensor; what a slot keeps beside them
-and what merges hand on, the outer state, is the strategy's. With AdamW's moments and an outer momentum (shared depth 1,
-payload depth 0):
+State layouts are those of docs/protocol.md section 3, for parameters of one flat tensor; the strategy defines a slot's
+further state, and the outer state, which is passed from merge to merge. With AdamW's moments and an outer momentum
+(shared depth 1, payload depth 0):
 
     slot    [parameters, -] [anchor, -] [m, v] [counter, -]      step -> the same, encode -> [payload] [-]
     merge   [parameters, -, momentum, -] lifted, [payloads ...], [mask] lifted -> [parameters, -, momentum, -]
 
-and where a slot's state is carried, with both depths 2, since the moments' age is carried with them:
+and if a slot's state is carried, with both depths 2, since the moments' age is carried with them:
 
     slot    [parameters, ...] [anchor, ...] [m, v, age, -] [counter, ...]      encode -> [payload, ...] [m, v, age, -]
 
-A parameter that the loss never reads stays as it is in steps and merges: no optimizer decays it, no codec rounds it.
+Steps and merges never change a parameter that the loss does not read: no optimizer decays it, no codec rounds it.
 
-Running statistics, where the model has any, are one more tensor behind [parameters], [anchor] and [payload]: a step
-writes it, a payload carries it as it is, and a merge takes the mean over the accepted slots.
+Running statistics, if the model has any, are one more tensor after [parameters], [anchor] and [payload]: a step writes
+it, a payload carries it unencoded, and a merge takes the mean over the accepted slots.
 
-More than 2^30 parameters are several flat tensors, shards, wherever one stands above (m of each, then v of each), and
-the depths follow.
+More than 2^30 parameters are split into several flat tensors, shards, in place of each one above (m of each, then v of
+each), and the depths increase accordingly.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ from lockstep.training.written import written_by
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of the dataset that one step reads."""
+    """The shape of the batch that one step reads."""
 
     rows: int = 8
-    """Rows of one forward pass."""
+    """Rows per forward pass."""
     row_length: int = 65
     """L: elements of a dataset row (next-token models: context + 1)."""
     accumulation: int = 1
-    """Forward passes whose mean gradient makes one step."""
+    """Forward passes per step, whose gradients are averaged."""
     form: RowForm | None = None
     """The form of the dataset's rows, which `of` takes from it."""
 
@@ -99,15 +99,15 @@ class Batch:
 
     @property
     def words(self) -> int:
-        """Words of a row as they are drawn."""
+        """Words of a drawn row."""
         return self.row_length if self.form is None else self.form.words
 
     def of(self, dataset: Dataset) -> Batch:
-        """Returns the batch with the form of a dataset's rows; where they are fields, with their length too."""
+        """Returns the batch with the form of a dataset's rows; for rows of fields, also with their length."""
         return replace(self, form=dataset.form, row_length=dataset.row_tokens if dataset.fielded else self.row_length)
 
     def given(self, rows_BL: Tensor, words: Callable[..., Tensor], passed: int) -> Any:
-        """Returns what the loss gets of drawn rows in one pass; `words(count, stream)` are random."""
+        """Returns drawn rows of one pass in the form that the loss takes; `words(count, stream)` are random."""
         return read(self.form, rows_BL, partial(words, stream=WINDOW_STREAM + passed))
 
 
@@ -123,7 +123,7 @@ class TracedPrograms:
     loss: Program | None = None
     """The loss over the rows of one step, for onlookers; None in an evaluation, whose result is a loss already."""
     average: AverageSpec | None = None
-    """The average of the weights that merges keep, if they do."""
+    """The moving average of the weights that merges keep, if any."""
 
 
 def build_programs(
@@ -140,10 +140,10 @@ def build_programs(
 ) -> TracedPrograms:
     """Traces the Programs of a job of `rounds` rounds with `slots` workers each.
 
-    `arithmetic` says which products of the model are products of integers; encoding and merging have none. `ema` is the
-    decay of the weights' average over the merges; 0: none is kept.
-    The model's weights are not read: it may be built `without_weights()`. Raises LoweringError if it uses what cannot
-    become a Program, UsageError if its flat tensors, of `shard_elements` at most, do not fit a state.
+    `arithmetic` selects which products of the model are integer products; encoding and merging have none. `ema` is the
+    decay of the weights' moving average over the merges; 0: none is kept.
+    The model's weights are not read: it may be built `without_weights()`. Raises LoweringError if it uses operations
+    that cannot become a Program, UsageError if its flat tensors, of at most `shard_elements`, do not fit a state.
     """
     if rounds < 1 or slots < 1:
         raise UsageError(
@@ -168,8 +168,8 @@ def with_written(
     traced: Callable[[Layout], TracedPrograms],
     written: Mapping[str, str] = NOTHING_WRITTEN,
 ) -> TracedPrograms:
-    """The Programs that `traced` makes of a model's layout; where they cannot be made, of the layout with the buffers
-    and frozen parameters that a call of the loss writes, if it writes others than those known to be `written`.
+    """Returns the Programs that `traced` makes for a model's layout; if that fails, for the layout with the buffers and
+    frozen parameters that a call of the loss writes, if these are not only the ones known to be `written`.
 
     Raises LoweringError as `traced` does.
     """
@@ -191,7 +191,7 @@ def with_written(
 
 
 def _drawn(batch: Batch, passed: int) -> Any:
-    """Returns what a loss gets in one pass of a step, as the step draws it."""
+    """Returns what the loss takes in one pass of a step, as the step draws it."""
     return batch.given(draw(passed * batch.rows, batch.rows, batch.words), random_words, passed)
 
 
@@ -205,7 +205,7 @@ def written_state(model: nn.Module, loss: Loss | RandomLoss, batch: Batch, layou
 
 
 def _naming_state(error: LoweringError, model: nn.Module, layout: Layout) -> LoweringError:
-    """The error of a step that reads what it writes as a fixed number, with the names of such state and a way out."""
+    """Returns the error for a step that reads its own state as a fixed number, with that state's names and a remedy."""
     state = writable(model)
     asked = [s.name for s in layout.statistics if s.name.rpartition(".")[2] in error.message]
     whole = [s.name for s in layout.statistics if s.merge == FIRST and not state[s.name].is_floating_point()]
@@ -213,9 +213,9 @@ def _naming_state(error: LoweringError, model: nn.Module, layout: Layout) -> Low
     if "depends on data" not in error.message or not named:
         return error
     return LoweringError(
-        f"{error.message}; the step writes {', '.join(named)}, whose value is no fixed number",
-        hint="index by a tensor in place of int() and slices: at = (self.pointer + torch.arange(n)) % size, "
-        "self.queue[at] = x, self.pointer.copy_((self.pointer + n) % size); choose with torch.where in place of `if`",
+        f"{error.message}; the step writes {', '.join(named)}, whose value is not fixed",
+        hint="index by a tensor instead of int() and slices: at = (self.pointer + torch.arange(n)) % size, "
+        "self.queue[at] = x, self.pointer.copy_((self.pointer + n) % size); choose with torch.where instead of `if`",
     )
 
 
@@ -294,7 +294,7 @@ def _traced(
 
 
 def traced_loss(value: Callable[..., list[Tensor | None]], *start: Tensor | None, **options: Any) -> Program:
-    """`trace` of a function of a loss; it `differentiates` if the loss takes a gradient by the parameters itself."""
+    """Traces a function of a loss; `differentiates`: the loss itself takes a gradient of the parameters."""
     try:
         return trace(value, *start, **options)
     except LoweringError as error:
@@ -304,7 +304,7 @@ def traced_loss(value: Callable[..., list[Tensor | None]], *start: Tensor | None
 
 
 def check_width(layout: Layout, sections: Sections) -> None:
-    """Raises UsageError if the state of a merge would have more entries than a Program's: a payload for each slot."""
+    """Raises UsageError if a merge's state, with a payload for each slot, would exceed the entries of a Program's."""
     slots, depth = sections.slots, sections.payload_depth
     if depth + ceil_log2(slots) + 2 > MAX_STATE_DEPTH:
         most = 1 << (MAX_STATE_DEPTH - 2 - depth)
@@ -320,33 +320,33 @@ def check_size(rounds: int, steps: int, slots: int) -> None:
     if slots > MAX_SLOTS or rounds * steps > MAX_STEPS:
         raise UsageError(
             f"{rounds} rounds of {steps} steps in {slots} slots",
-            f"the market takes {MAX_SLOTS} slots, and {MAX_STEPS} steps a slot",
+            f"the market allows {MAX_SLOTS} slots, and {MAX_STEPS} steps per slot",
         )
 
 
 def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) -> None:
     """Raises UsageError unless enough slots can be accepted and the dataset's rows are the batch's."""
     if not 1 <= min_slots <= slots:
-        raise UsageError(f"min_slots is {min_slots}, slots is {slots}", "min_slots lies between 1 and slots")
+        raise UsageError(f"min_slots is {min_slots}, slots is {slots}", "min_slots must lie between 1 and slots")
     # INVARIANT: a step reads rows of exactly the dataset's length.
     if dataset.row_tokens != batch.words:
         raise UsageError(
-            f"the dataset's rows have {dataset.row_tokens} tokens, the batch reads {batch.words}",
-            "make the dataset again, with rows as long as the batch's",
+            f"the dataset's rows have {dataset.row_tokens} tokens, but the batch reads {batch.words}",
+            "rebuild the dataset with rows as long as the batch's",
         )
     windows = None if dataset.fielded or dataset.form is None else dataset.form.windows
     if windows is not None and windows.length != batch.row_length:
         raise UsageError(
-            f"the dataset's windows have {windows.length} tokens, the batch reads {batch.row_length}",
-            "make the dataset again, with windows as long as the batch's rows",
+            f"the dataset's windows have {windows.length} tokens, but the batch reads {batch.row_length}",
+            "rebuild the dataset with windows as long as the batch's rows",
         )
 
 
 def default_loss(model: nn.Module, dataset: Dataset | None, batch: Batch) -> Loss | RandomLoss:
-    """Returns the model's own loss, which is one of tokens: of a class of its author's that predicts the next token,
-    that of the next token. UsageError for other models, and where the dataset's rows are fields."""
+    """Returns the model's own loss on tokens; for a custom class that predicts the next token, cross-entropy. Raises
+    UsageError for other models, and if the dataset's rows are fields."""
     if dataset is not None and dataset.fielded:
-        raise UsageError(f"rows of {dataset.form}, and no loss", "give a loss: a model's own loss reads rows of tokens")
+        raise UsageError(f"rows of {dataset.form} but no loss", "give a loss: default losses read rows of tokens")
     if not is_own(describe(model)):
         return loss_of(model)
     row = [0] * batch.row_length if dataset is None else dataset.rows[0, : batch.row_length].tolist()
@@ -384,16 +384,16 @@ def mean_gradient(
     read: set[str] | None = None,
     buffers: dict[str, Tensor] | None = None,
 ) -> list[Tensor]:
-    """The gradient of the loss over the rows of one step, shard by shard; `read` and `buffers` as in `gradient`."""
+    """Returns the gradient of the loss over one step's rows, shard by shard; `read` and `buffers` as in `gradient`."""
     return mean_of_passes(
         loss, batch, lambda drawing, rows: gradient(model, drawing, layout, shards, rows, read, buffers)
     )
 
 
 def mean_of_passes(loss: Loss | RandomLoss, batch: Batch, values: Callable[[Loss, Any], list[Tensor]]) -> list[Tensor]:
-    """The means of `values` over the rows of one step, drawn in passes of `batch.rows`.
+    """Returns the means of `values` over one step's rows, drawn in passes of `batch.rows`.
 
-    What a loss draws in pass k comes from stream k.
+    The loss's random words in pass k come from stream k.
     """
     totals: list[Tensor] = []
     for passed in range(batch.accumulation):
@@ -412,10 +412,10 @@ def mean_loss(
     *,
     differentiates: bool = False,
 ) -> Tensor:
-    """f32 scalar: the loss over the rows of one step, which a training step with that batch would descend.
+    """Returns f32 (): the loss over one step's rows, which a training step with that batch would minimise.
 
-    `held` are the tensors of a checkpoint: the shards, then the statistics. A loss that `differentiates` takes a
-    gradient by the parameters itself.
+    `held`: the tensors of a checkpoint, first the shards, then the statistics. A loss that `differentiates` takes a
+    gradient with respect to the parameters itself.
     """
     named, buffers = layout.split(*held), layout.buffers(held)
     if differentiates:
@@ -447,11 +447,12 @@ def training_job(
     ema: float = 0.0,
     title: str = "",
 ) -> TrainingJob:
-    """Returns a model's job as `Network.quote` takes it. The first weights are `first`, the shards one after the other,
-    or made from `seed`. Buffers that a step writes start as `earlier` has them, or the model.
+    """Makes a training job from a model, for `Network.quote`.
 
-    Without `weights` they are not made: the job can be quoted, whatever its size, and not submitted. `loss` defaults to
-    the model's own. Frozen parameters keep the values that they have. Warns of a warm-up longer than the job.
+    The initial weights are `first` (the concatenated shards), or drawn from `seed`. Buffers that a step writes start
+    with the values of `earlier`, or else of the model. Without `weights` none are made: the job can be quoted, whatever
+    its size, but not submitted. `loss` defaults to the model's own. Frozen parameters keep their values. Warns if the
+    warm-up is longer than the job.
     """
     batch = batch.of(dataset)
     check_parties(dataset, batch, slots, min_slots)
@@ -474,7 +475,7 @@ def training_job(
     if weights:
         if first is not None and first.shape not in ((built.layout.size,), (sum(built.layout.held),)):
             raise UsageError(
-                f"the first weights have {first.size} elements, the model has {built.layout.size}",
+                f"the initial weights have {first.size} elements, but the model has {built.layout.size}",
                 "start from the same model",
             )
         shards = built.layout.cut(initial_parameters(model, seed) if first is None else first)
@@ -509,6 +510,6 @@ def training_job(
 
 
 def described_parameters(model: nn.Module, built: TracedPrograms) -> tuple[dict[str, Any], ...]:
-    """Returns `parameters` of a job's spec: those in the flat tensor, then the frozen ones."""
+    """Returns the `parameters` of a job's spec: those in the flat tensor, then the frozen ones."""
     roots = {const.root.hex() for const in built.step.consts}
     return (*built.layout.describe(), *describe_frozen(model, roots, built.layout))

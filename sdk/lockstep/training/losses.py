@@ -22,7 +22,7 @@ Words = Callable[[int], Tensor]
 
 @dataclass(frozen=True)
 class RandomLoss:
-    """A loss that draws: fresh words at every step, the same ones on every machine."""
+    """A loss that draws random words: new ones at every step, the same on every machine."""
 
     value: Callable[..., Tensor]
     """(model, rows i64 [B, L], words i32 [B, L, K]) -> scalar; of several fields (model, fields, words i32 [B, K])."""
@@ -31,12 +31,12 @@ class RandomLoss:
 
 
 def logits(output: Any) -> Tensor:
-    """Returns a model's logits, which it returns alone or as a field of its output."""
+    """Returns the logits in a model's output, which is the tensor itself or has it as a field."""
     return output if isinstance(output, Tensor) else output.logits
 
 
 def bound(loss: Loss | RandomLoss, words: Words) -> Loss:
-    """Returns the loss as a function of model and rows alone, with `words` as its random numbers."""
+    """Returns the loss as a function of only model and rows, with `words` as the source of its random numbers."""
     if not isinstance(loss, RandomLoss):
         return lambda model, rows: called(loss, model, rows)
 

@@ -1,4 +1,4 @@
-"""Merges of what steps write beside the parameters: a rule for each buffer, over the accepted slots."""
+"""Merges the buffers that steps write, each by its rule over the accepted slots."""
 
 from __future__ import annotations
 

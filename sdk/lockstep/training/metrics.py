@@ -16,14 +16,14 @@ from lockstep.protocol.programs.program import Kind, Program
 NAME = "evaluation"
 """`strategy.name` in the spec of an evaluation."""
 SUM, REST, BATCHES = range(3)
-"""Words of the metrics, f32 [3]: the sum of the batches' losses is sum + rest, what rounding took of the first."""
+"""Words of the metrics, f32 [3]: the sum of the batches' losses is sum + rest, where rest is the rounding error."""
 MAX_BATCHES = 1 << 24
-"""The most batches of a job: so many can be counted in binary32."""
+"""The most batches of a job: binary32 counts this many exactly."""
 
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """The facts that neither the metrics' words nor the Programs tell; hashed into the job."""
+    """The facts that follow neither from the metrics' words nor from the Programs; hashed into the job."""
 
     next_token: bool
     """True: the loss is the mean cross-entropy of each next token, in nats."""
@@ -34,7 +34,7 @@ class EvaluationSpec:
 
     @staticmethod
     def of(strategy: Mapping[str, Any]) -> EvaluationSpec:
-        """The inverse of `to_dict`; UsageError if the job is not an evaluation."""
+        """The inverse of `to_dict`; raises UsageError if the job is not an evaluation."""
         if strategy.get("name") != NAME:
             raise UsageError(
                 f"the job trains with strategy {strategy.get('name')!r} and has no metrics",
@@ -56,7 +56,7 @@ class Metrics:
     perplexity: float | None
     """exp(loss) if the loss is over each next token, else None."""
     left_out: int
-    """Slots that were merged and later convicted; the numbers above leave them out."""
+    """Slots that were convicted after their merge; the numbers above exclude them."""
 
 
 def read_metrics(
@@ -65,7 +65,7 @@ def read_metrics(
     """The metrics of a merge's outer state, one f32 [3], with `step` before it; PayloadInvalid if it holds none."""
     # INVARIANT: an evaluation's outer state is its metrics: a sum, what rounding took of it, a whole number of batches.
     if [(x.dtype, x.shape) for x in outer] != [(np.float32, (3,))] or not _is_count(float(outer[0][BATCHES])):
-        raise PayloadInvalid("the job's outer state holds no metrics", "its Programs are not those of an evaluation")
+        raise PayloadInvalid("the job's outer state has no metrics", "its Programs are not those of an evaluation")
     words = outer[0]
     batches, total = int(words[BATCHES]), float(words[SUM])
     # Where the sum is infinite, or no number, there is no rest.

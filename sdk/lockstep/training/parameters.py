@@ -1,4 +1,4 @@
-"""Lays a model's parameters out as flat tensors, and initialises them."""
+"""Lays out a model's parameters in flat tensors, and initialises them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from lockstep.protocol.programs.program import F32, I32
 from lockstep.training.wrappers import bare, named_buffers, named_parameters, unwrapped
 
 MAX_LIMBS = 2
-"""The most limbs of codes that stand for one weight."""
+"""The most limbs (pairs of codes and scales) of one weight."""
 SHARD_ELEMENTS = 1 << 30
-"""Most of one flat tensor of a job: half of what a tensor may have, so that offsets and strides stay in 31 bits."""
+"""Largest flat tensor of a job: half of a tensor's limit, so that offsets and strides fit in 31 bits."""
 MEAN, FIRST, LARGEST, SMALLEST = "mean", "first", "max", "min"
 MERGES = (MEAN, FIRST, LARGEST, SMALLEST)
-"""The rules by which a merge joins what the accepted slots have written to a buffer."""
+"""The rules by which a merge combines the accepted slots' values of a buffer."""
 MERGE_RULES = "merge_rules"
 """Attribute of a module: {pattern of the names of its buffers: rule}."""
 NOTHING_WRITTEN: Mapping[str, str] = {}
 MAX_INTEGER = 1 << 24
-"""Integers of smaller magnitude are numbers of binary32."""
+"""Integers of smaller magnitude are exact in binary32."""
 
 
 class _Unallocated(TorchFunctionMode):
@@ -49,10 +49,10 @@ class _Unallocated(TorchFunctionMode):
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Models built inside have parameters of a shape alone (torch's meta device), and buffers with their values.
+    """Builds models in its block without weights: parameters have only shapes (torch's meta device), buffers values.
 
-    Enough for tracing, whatever the size. Weights are allocated by `torch.empty` and then filled, which does nothing
-    here; buffers are computed.
+    This suffices for tracing models of any size. Weights are allocated by `torch.empty` and then filled, which does
+    nothing here; buffers are computed.
     """
     with _Unallocated():
         yield
@@ -68,7 +68,7 @@ class Parameter:
     shape: tuple[int, ...]
     shard: int = 0
     merge: str = MEAN
-    """The rule of `MERGES` by which a merge joins it, if it is a statistic."""
+    """The rule of `MERGES` by which merges combine it, if it is a statistic."""
     is_complex: bool = False
     """True: complex numbers; the last axis of its shape has the real and the imaginary part."""
 
@@ -80,17 +80,17 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of a model's parameters in one flat tensor, or in several where one would be too large: its shards.
+    """The order of a model's parameters in one flat tensor, or in several, its shards, if one would be too large.
 
-    Parameters of whole leaves come first, so that a row of a matrix lies in as few 1 KiB leaves as it can: each leaf
-    costs the court an opening. A shard is rounded up to whole leaves; the rest stays zero.
+    Parameters of whole leaves come first, so that a matrix row spans as few 1 KiB leaves as possible: each leaf is one
+    more opening in a dispute. A shard is rounded up to whole leaves; the rest stays zero.
     """
 
     parameters: tuple[Parameter, ...]
     sizes: tuple[int, ...]
     """Elements of each shard, multiples of 256."""
     statistics: tuple[Parameter, ...] = ()
-    """Buffers, and frozen parameters, that a step writes: parts of one more flat tensor behind the shards, if there are
+    """Buffers and frozen parameters that a step writes: parts of one more flat tensor after the shards, if there are
     any."""
 
     @property
@@ -118,16 +118,16 @@ class Layout:
         return tuple(ends)
 
     def start(self, parameter: Parameter) -> int:
-        """Elements before a parameter where the shards lie one after the other."""
+        """Returns a parameter's offset in the concatenated shards."""
         return sum(self.sizes[: parameter.shard]) + parameter.offset
 
     def cut(self, flat: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """The shards, and the statistics if `flat` has them, as views of all of them one after the other."""
+        """Splits a concatenated tensor into views of the shards, and of the statistics if `flat` has them."""
         sizes = self.sizes if flat.size == self.size else self.held
         return tuple(np.split(flat, np.cumsum(sizes)[:-1]))
 
     def buffers(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Views of the statistics by name, f32, out of a checkpoint's tensors."""
+        """Returns views of the statistics in a checkpoint's tensors, f32 by name."""
         return {s.name: tensors[-1][s.offset : s.offset + s.elements].view(s.shape) for s in self.statistics}
 
     def joined(self, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -139,11 +139,11 @@ class Layout:
         return [torch.cat([flat, torch.zeros(rest)]) if rest else flat]
 
     def split(self, *shards: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Views of the shards by name."""
+        """Splits shards into views of the parameters, by name."""
         return {p.name: shards[p.shard][p.offset : p.offset + p.elements].view(p.shape) for p in self.parameters}
 
     def shards(self, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The flat tensors of tensors by name."""
+        """Joins tensors by name into the shards."""
         parts: list[list[torch.Tensor]] = [[] for _ in self.sizes]
         for p in self.parameters:
             parts[p.shard].append(tensors[p.name].reshape(-1))
@@ -156,9 +156,9 @@ class Layout:
     def kept(
         self, read: Collection[str], before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The shards `after` an update, but of parameters that are not among `read` those `before`.
+        """Returns the shards `after` an update, but with parameters that are not among `read` as `before`.
 
-        As torch's optimizers do where a gradient is None: what the loss never reads does not decay either.
+        torch's optimizers do the same if a gradient is None: parameters that the loss never reads do not decay.
         """
         shards = list(after)
         for p in self.parameters:
@@ -169,12 +169,12 @@ class Layout:
         return shards
 
     def join(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The shards one after the other, of tensors by name."""
+        """Joins tensors by name into the concatenated shards."""
         shards = self.shards(tensors)
         return shards[0] if len(shards) == 1 else torch.cat(shards)
 
     def describe(self) -> list[dict[str, Any]]:
-        """`parameters` of a job's spec: {name, offset, shape} each, and which tensor if there is more than one."""
+        """Returns `parameters` of a job's spec: each {name, offset, shape}, and the tensor if there are several."""
         several = len(self.held) > 1
         return [
             {
@@ -189,12 +189,12 @@ class Layout:
 
 
 def unallocated(layout: Layout) -> list[torch.Tensor]:
-    """The shards' shapes: flat f32 tensors without values."""
+    """Returns the shards as flat f32 tensors without values."""
     return [torch.empty(size, device="meta") for size in layout.sizes]
 
 
 def unallocated_statistics(layout: Layout) -> list[torch.Tensor]:
-    """The shape of the tensor of statistics, if there are any."""
+    """Returns the tensor of statistics without values, if there are any."""
     return [torch.empty(size, device="meta") for size in layout.held[len(layout.sizes) :]]
 
 
@@ -203,8 +203,8 @@ def layout_of(
 ) -> Layout:
     """Returns the place of each parameter of a model; a tied one has one place, a frozen one (no `requires_grad`) none.
 
-    Each goes into the first shard that has room for it. UsageError for one that no shard could hold. Statistics are
-    those of batch norms, and the buffers and frozen parameters `written`, names with the lines that write them.
+    Each goes into the first shard with room for it. Raises UsageError for one larger than a shard. Statistics are those
+    of batch norms, and the buffers and frozen parameters `written`: names with the lines that write them.
     """
     trained = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
     named = [(name, (*p.shape, 2) if p.is_complex() else tuple(p.shape)) for name, p in trained.items()]
@@ -218,7 +218,7 @@ def layout_of(
         if prod(shape) > shard_elements:
             raise UsageError(
                 f"the parameter {name} of shape {shape} has {prod(shape)} elements",
-                f"a tensor of a job has {shard_elements} at most: cut the parameter into several",
+                f"a tensor of a job has at most {shard_elements}: split the parameter",
             )
         shard = next((k for k, end in enumerate(ends) if end + prod(shape) <= shard_elements), len(ends))
         if shard == len(ends):
@@ -232,7 +232,7 @@ def layout_of(
 def _statistics(
     model: torch.nn.Module, written: Mapping[str, str], shard: int, shard_elements: int
 ) -> tuple[Parameter, ...]:
-    """The places of what a step writes beside the parameters, buffers first, each in the order of the model."""
+    """Returns the places of what a step writes in addition to the parameters: buffers first, in the model's order."""
     norms, state = running_statistics(model), writable(model)
     rules = _merge_rules(model, state)
     found: list[Parameter] = []
@@ -246,20 +246,20 @@ def _statistics(
         at += value.numel()
     if at > shard_elements:
         raise UsageError(
-            f"a step writes {at} elements beside the parameters",
-            f"a tensor of a job has {shard_elements} at most: use a smaller queue, codebook or teacher",
+            f"a step writes {at} elements in addition to the parameters",
+            f"a tensor of a job has at most {shard_elements}: use a smaller queue, codebook or teacher",
         )
     return tuple(found)
 
 
 def complex_parameters(model: torch.nn.Module) -> list[str]:
-    """Returns the names of a model's complex parameters, which stand as real views in a state."""
+    """Returns the names of a model's complex parameters, which a state holds as real views."""
     return [name for name, p in model.named_parameters(remove_duplicate=False) if p.is_complex()]
 
 
 @contextmanager
 def complex_again(model: torch.nn.Module, names: Iterable[str]) -> Iterator[None]:
-    """Parameters that stand as real views are complex for the call: a pair while it is traced."""
+    """Makes parameters that are held as real views complex for the call: a pair while it is traced."""
     placed = []
     for name in names:
         path, _, own = name.rpartition(".")
@@ -277,7 +277,7 @@ def complex_again(model: torch.nn.Module, names: Iterable[str]) -> Iterator[None
 
 
 def writable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns what a step may write beside the parameters that it trains, by name: buffers, then frozen parameters."""
+    """Returns what a step may write in addition to trained parameters, by name: buffers, then frozen parameters."""
     frozen = {name: p for name, p in named_parameters(model).items() if not p.requires_grad}
     return {**named_buffers(model), **frozen}
 
@@ -288,20 +288,20 @@ def _refuse_unfit(name: str, value: torch.Tensor, place: str) -> None:
     if value.is_complex() or value.layout != torch.strided:
         raise UsageError(
             f"the step writes {name}, a tensor of {value.dtype if value.is_complex() else value.layout}{here}",
-            "a state has real, dense tensors: keep torch.view_as_real(x), or x.to_dense()",
+            "a state holds only real, dense tensors: store torch.view_as_real(x), or x.to_dense()",
         )
     if not value.is_floating_point() and not value.is_meta and value.numel() and value.dtype != torch.bool:
         most = max(abs(int(value.max())), abs(int(value.min())))
         if most >= MAX_INTEGER:
             raise UsageError(
                 f"the step writes {name}, integers up to {most}{here}",
-                f"a state has numbers of binary32, exact below {MAX_INTEGER}: keep smaller ones",
+                f"a state holds binary32 numbers, exact below {MAX_INTEGER}: use smaller integers",
             )
 
 
 def _merge_rules(model: torch.nn.Module, names: Collection[str]) -> dict[str, str]:
-    """Returns the rules that modules give to buffers and frozen parameters of theirs, by whole names; those of an
-    outer module stand. UsageError for a pattern that fits nothing, or a rule that is none."""
+    """Returns the rules that modules set for their buffers and frozen parameters, by full names; an outer module takes
+    precedence. Raises UsageError for a pattern that matches nothing, or an unknown rule."""
     rules: dict[str, str] = {}
     with bare(model) as own:
         for path, module in reversed(list(own.named_modules())):
@@ -311,7 +311,7 @@ def _merge_rules(model: torch.nn.Module, names: Collection[str]) -> dict[str, st
                 if rule not in MERGES or not found:
                     raise UsageError(
                         f"{prefix}{MERGE_RULES} has {{{pattern!r}: {rule!r}}}",
-                        f"a pattern of a buffer's name, and one of {', '.join(MERGES)}",
+                        f"give a pattern that matches a buffer, and one of {', '.join(MERGES)}",
                     )
                 rules.update({name: str(rule) for name in found})
     return rules
@@ -325,9 +325,9 @@ def running_statistics(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def first_statistics(model: torch.nn.Module, layout: Layout) -> tuple[NDArray[np.float32], ...]:
-    """Returns the tensor of statistics as the model has them; () if a step writes none.
+    """Returns the tensor of the model's current statistics; () if a step writes none.
 
-    UsageError if they were built without values.
+    Raises UsageError if they were built without values.
     """
     state = writable(model)
     if any(state[s.name].is_meta for s in layout.statistics):
@@ -350,16 +350,17 @@ def _in_float32(p: torch.Tensor) -> torch.Tensor:
 
 
 def real_view(x: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as a last axis of two parts, as torch's optimizers take them; anything else as it is."""
+    """Returns complex numbers with a last axis of two parts, as in torch's optimizers; other tensors unchanged."""
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def describe_frozen(model: torch.nn.Module, roots: Collection[str], layout: Layout) -> list[dict[str, Any]]:
-    """The rest of a job's `parameters`, of a step whose constants have these roots, each that of a flat tensor; what
-    is in the layout is left out.
+    """Returns the frozen part of a job's `parameters`: those outside the layout, for a step whose constants have these
+    roots, each that of a flat tensor.
 
-    {name, root, shape}; or {name, limbs, shape} of a weight of which the step has codes alone: pairs of the roots of
-    codes and scales along its last axis, whose values add up. UsageError for a parameter that is in no constant.
+    Each is {name, root, shape}; or {name, limbs, shape} for a weight that the step stores only as codes: pairs of the
+    roots of codes and scales along its last axis, whose values add up. Raises UsageError for a parameter that is in no
+    constant.
     """
     described = []
     written = {s.name for s in layout.statistics}
@@ -382,7 +383,7 @@ def describe_frozen(model: torch.nn.Module, roots: Collection[str], layout: Layo
 
 
 def _limbs(values: NDArray[np.float32], roots: Collection[str]) -> list[list[str]]:
-    """Roots of the codes and scales of a table that are among `roots`, and then of those of what they leave."""
+    """Returns the roots of a table's codes and scales that are among `roots`, then those of the remainder."""
     found: list[list[str]] = []
     while len(found) < MAX_LIMBS:
         codes, scales = tables.quantised(values, width_of(values.shape[-1]))
@@ -400,11 +401,11 @@ def _flat_root(dtype: int, values: NDArray[Any]) -> str:
 
 
 def initial_parameters(model: torch.nn.Module, seed: int) -> NDArray[np.float32]:
-    """The shards at the start, one after the other: a function of the layout and the seed alone, on every machine.
+    """Returns the initial concatenated shards, which depend only on the layout and the seed, on every machine.
 
     Matrices are normal in all but the far tails (sums of twelve uniforms, Irwin-Hall) with the model's
     `initial_scale(name, shape)`; vectors are ones for weights of norms and zeros for biases. A model without
-    `initial_scale` starts from the weights that it has; UsageError if it was built without any.
+    `initial_scale` starts from its own weights; raises UsageError if it was built without any.
     """
     model = unwrapped(model)
     layout = layout_of(model)
@@ -436,7 +437,7 @@ def _normal(seed: int, stream: int, count: int) -> NDArray[np.float32]:
 
 
 def tensors(layout: Layout, flat: NDArray[np.float32]) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, copy of its part) of every parameter, complex where it is."""
+    """Yields (name, copy of its part) of every parameter, complex if the parameter is."""
     for p in layout.parameters:
         start = layout.start(p)
         part = torch.from_numpy(flat[start : start + p.elements].reshape(p.shape).copy())

@@ -1,6 +1,6 @@
-"""A model's forward tried on one row of tokens: does it predict the next token, so that its loss is known?
+"""Probes a model's forward pass with one row of tokens, to find out if it predicts the next token and so has a loss.
 
-not_next_token(model, row, vocabulary)      "" if it does; else what it does instead
+not_next_token(model, row, vocabulary)      "" if it does; else the reason why not
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from lockstep.training.losses import logits
 
 CONTEXTS = ("context", "block_size", "max_position_embeddings", "n_positions")
-"""The names by which models, or their configurations, say how many tokens they see."""
+"""Attributes in which models, or their configurations, declare their context length."""
 
 
 def context_of(model: nn.Module) -> int | None:
-    """Returns the number of tokens that a model says it sees; None: it says none."""
+    """Returns a model's declared context length; None if it declares none."""
     for holder in (getattr(model, "config", None), model):
         for name in CONTEXTS:
             found = getattr(holder, name, None)
@@ -48,17 +48,17 @@ def not_next_token(model: nn.Module, row: Sequence[int], vocabulary: int) -> str
         return f"it fails on tokens of shape [1, {len(inputs_T)}]: {type(error).__name__}: {told}"
     first_TV = found[0]
     if first_TV.ndim != 2 or len(first_TV) != len(inputs_T):
-        return f"of tokens of shape [1, {len(inputs_T)}] it makes {[1, *first_TV.shape]}, not logits [1, T, V]"
+        return f"for tokens of shape [1, {len(inputs_T)}] it returns {[1, *first_TV.shape]}, not logits [1, T, V]"
     if first_TV.shape[1] < vocabulary:
-        return f"it has logits of {first_TV.shape[1]} tokens, the data have {vocabulary}"
+        return f"it has logits for {first_TV.shape[1]} tokens, but the data have {vocabulary}"
     for before_TV, after_TV in (found[:2], found[2:]):
         if not torch.allclose(before_TV[:-1], after_TV[:-1], rtol=1e-3, atol=1e-5, equal_nan=True):
-            return "its logits of a token change with a later token, which it would only have to copy"
+            return "its logits at a token change with a later token, so it could just copy its target"
     return ""
 
 
 def _disturb(model: nn.Module) -> None:
-    """Adds random numbers to each trained parameter, as large as its first values usually are."""
+    """Adds random numbers to each trained parameter, as large as typical initial values."""
     dice = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in model.parameters():
@@ -67,7 +67,7 @@ def _disturb(model: nn.Module) -> None:
 
 
 def _scores(model: nn.Module, tokens_T: Tensor) -> Tensor:
-    """[T, V]: the logits of one row, with the same random numbers at each call."""
+    """Returns [T, V]: the logits of one row, with the same random numbers in every call."""
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
         found: Any = logits(model(tokens_T[None]))

@@ -1,4 +1,4 @@
-"""Rows of a step as a loss gets them: tokens, or the fields of each row in their shapes and types.
+"""Converts a step's rows into what a loss takes: tokens, or the fields of each row in their shapes and types.
 
     given = read(form, rows, words)        # rows i64 [B, L] -> i64 [B, L], a tensor, a tuple, a NamedTuple or a dict
     value = called(loss, model, given)
@@ -21,7 +21,7 @@ from lockstep.storage.fields import BITS, DICT, NAMED, ONE, TOKENS, TUPLE, WORD_
 from lockstep.tracing.sources import NamedFields
 
 WINDOW_STREAM = 7 << 28
-"""Stream of the words that choose windows in the first pass of a step; the others follow."""
+"""Stream of the words that choose windows in a step's first pass; other passes use the next streams."""
 _SIGNED = {"int8", "int16"}
 _GIVEN = {
     "float32": torch.float32, "int64": torch.int64, "int32": torch.int32, "int16": torch.int16,
@@ -31,7 +31,7 @@ _GIVEN = {
 
 
 def read(form: RowForm | None, rows_BL: Tensor, words: Callable[[int], Tensor]) -> Any:
-    """Returns what a loss gets of rows i64 [B, L]; `words(count)` gives i32 [count], random, which choose windows."""
+    """Returns rows i64 [B, L] as a loss takes them; `words(count)` returns random i32 [count], which choose windows."""
     if form is None:
         return rows_BL
     parts, at = [], 0
@@ -84,7 +84,7 @@ def _gathered(form: RowForm, parts: list[Tensor]) -> Any:
 
 
 def called(loss: Callable[..., Tensor], model: Any, given: Any, *more: Tensor) -> Tensor:
-    """Calls a loss with (model, rows), or with fields in the place of rows: by name, or as many as it takes.
+    """Calls a loss with (model, rows), or with fields instead of rows: by name, or one argument for each.
 
     Raises UsageError for a loss that takes neither.
     """
@@ -95,8 +95,8 @@ def called(loss: Callable[..., Tensor], model: Any, given: Any, *more: Tensor) -
     if isinstance(given, Tensor):
         if not _binds(signature, model, given, *more):
             raise UsageError(
-                f"the loss takes {signature}, and a row is one tensor",
-                "loss(model, rows); for several fields return their data as the fourth value, or name a file: "
+                f"the loss takes {signature}, but a row is one tensor",
+                "use loss(model, rows); for several fields return their data as the fourth value, or name a file: "
                 "--set data.path=FILE",
             )
         return loss(model, given, *more)
@@ -111,13 +111,13 @@ def called(loss: Callable[..., Tensor], model: Any, given: Any, *more: Tensor) -
         return loss(model, *spread, **named)
     told = ", ".join(map(str, named)) or f"{len(spread)} fields"
     raise UsageError(
-        f"the loss takes {signature}, the rows have {told}",
-        "loss(model, batch), where batch holds the fields; or loss(model, FIELD, ...) with a parameter for each",
+        f"the loss takes {signature}, but the rows have {told}",
+        "use loss(model, batch), where batch holds the fields; or loss(model, FIELD, ...) with a parameter for each",
     )
 
 
 def _wanted(signature: inspect.Signature, named: dict[str, Tensor]) -> list[str]:
-    """Returns the fields that a loss takes by their names behind the model; [] if it takes anything else."""
+    """Returns the fields that a loss takes by name after the model; [] if it takes anything else."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     behind = [p for p in list(signature.parameters.values())[1:] if p.kind in kinds]
     asked = [p.name for p in behind if p.name in named or p.default is inspect.Parameter.empty]

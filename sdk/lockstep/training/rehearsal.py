@@ -1,12 +1,12 @@
-"""A job's rounds in one process: its Programs run slot by slot and merged, without chain, store or stakes.
+"""Runs a job's rounds in one process: its Programs, slot by slot, and the merges, without chain, store or stakes.
 
     rehearsal = Rehearsal(job)
     state = rehearsal.first()
     for _ in range(job.rounds):
         state = rehearsal.next(state)            # state.checkpoint, state.carries: all that a later process needs
 
-What comes out has the bits of the market's: states are built as docs/protocol.md section 3 says, and a payload passes
-through its wire format.
+The results have the same bits as on the market: states are built as in docs/protocol.md section 3, and payloads pass
+through their wire format.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from lockstep.storage.unixfs import cid_of
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """A job between two rounds."""
+    """The state of a job between two rounds."""
 
     round: int
-    """Rounds that are merged."""
+    """Number of merged rounds."""
     checkpoint: Checkpoint
     carries: tuple[Tensors | None, ...] = field(repr=False)
-    """The tensors that each slot's owner carries; None: zeros."""
+    """The carried tensors of each slot's owner; None: zeros."""
     sent: int = 0
-    """Bytes that all slots have published as payloads, without carries."""
+    """Bytes of all published payloads, without carries."""
 
 
 class Rehearsal:
-    """One job, its Programs compiled."""
+    """Runs one job, whose Programs are compiled."""
 
     def __init__(self, job: TrainingJob, *, seed: int = 0, threads: int = 1, path: str = "auto") -> None:
         """`seed` determines the rounds' seeds."""
         if job.genesis is None:
-            raise UsageError("a job without first weights cannot run", "make it with its weights")
+            raise UsageError("a job without initial weights cannot run", "make it with its weights")
         self.job, self.genesis, self._seed = job, job.genesis, seed
         self._step, self._encode, self._merge = (
             compile(program, threads=threads, path=path)
@@ -58,7 +58,7 @@ class Rehearsal:
         return Rehearsed(0, self.genesis, (None,) * self.job.slots)
 
     def next(self, state: Rehearsed, absent: Collection[int] = ()) -> Rehearsed:
-        """The state after one more round, in which the slots of `absent` published nothing."""
+        """Returns the state after one more round, in which the slots of `absent` publish nothing."""
         payloads: list[Tensors | None] = []
         carries: list[Tensors | None] = []
         sent = state.sent
@@ -74,7 +74,7 @@ class Rehearsal:
         return Rehearsed(state.round + 1, self.merged(state.checkpoint, payloads, state.round), tuple(carries), sent)
 
     def loss(self, state: Rehearsed) -> float | None:
-        """The loss after the rounds that are merged, as `execution.losses` has it; None for a job that names none."""
+        """Returns the loss after the merged rounds, as in `execution.losses`; None for a job that names no loss."""
         if self._loss is None:
             return None
         found = []
@@ -85,7 +85,7 @@ class Rehearsal:
         return math.fsum(found) / len(found)
 
     def slot(self, state: Rehearsed, slot: int) -> tuple[Tensors, Tensors]:
-        """(payload, carry) of a slot's steps in the next round."""
+        """Returns (payload, carry) of a slot's steps in the next round."""
         live = self.start(state, slot)
         for t in range(1, self.job.inner_steps + 1):
             live = self.after(live, state.round, slot, t)
@@ -101,20 +101,20 @@ class Rehearsal:
         return list(self._step.run(list(live), self._context(round_, slot, t), self.job.dataset.rows))
 
     def output(self, live: State, round_: int, slot: int) -> tuple[Tensors, Tensors]:
-        """(payload, carry) that `encode` puts out."""
+        """Returns the (payload, carry) that `encode` outputs."""
         context = self._context(round_, slot, self.job.inner_steps + 1)
         out = list(self._encode.run(list(live), context, self.job.dataset.rows))
         return tensors_of(out[self.job.sections.payload]), tensors_of(out[self.job.sections.carried])
 
     def merged(self, base: Checkpoint, payloads: Sequence[Tensors | None], round_: int) -> Checkpoint:
-        """Merges a round's payloads, in slot order, into the next checkpoint; None is a payload that was not
+        """Merges a round's payloads, in slot order, into the next checkpoint; None stands for a payload that was not
         accepted."""
         state = list(self.job.programs.merge_state(self.job.sections, base, payloads))
         out = list(self._merge.run(state, self._context(round_, MERGE_SLOT, 1)))
         return Checkpoint(tensors_of(out[self.job.sections.shared]), tensors_of(out[self.job.sections.outer]))
 
     def published(self, payload: Tensors) -> int:
-        """Bytes of a payload as it is stored, manifest and blobs; of a carry the link alone."""
+        """Returns the bytes of a stored payload, manifest and blobs; of a carry only the link."""
         blobs: list[int] = []
 
         def named(blob: memoryview) -> Cid:

@@ -1,10 +1,10 @@
-"""Datasets of arrays: rows of fields as people have them, and windows of one long series.
+"""Makes datasets from arrays: rows of fields in common forms, and windows of one long series.
 
-    dataset_of({"x": features, "y": prices})         float32 [N, 8] and [N]: a loss gets {"x": [B, 8], "y": [B]}
+    dataset_of({"x": features, "y": prices})         float32 [N, 8] and [N]: a loss takes {"x": [B, 8], "y": [B]}
     dataset_of((images, labels))                     as `TensorDataset(images, labels)`: a tuple
-    windows(tokens, length=65, stride=1)             every window of a text, as of `randint(len(tokens) - 64)`
+    windows(tokens, length=65, stride=1)             every window of a text, as with `randint(len(tokens) - 64)`
 
-Arrays are numpy's, torch's, or what becomes an array; the first axis counts the rows.
+Arrays are numpy's, torch's, or convertible to arrays; the first axis counts the rows.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from lockstep.storage.fields import (
 )
 from lockstep.training.data import WORD_BYTES, refuse_large, windows_of_tokens
 
-_PADDED = "rows have one shape: pad them, and give their lengths or a mask as a field of its own"
-_FORMS = "float, integer or bool arrays [N, ...]: one, a tuple of them, or a dict of them by name"
+_PADDED = "rows must have the same shape: pad them, and give their lengths or a mask as another field"
+_FORMS = "give float, integer or bool arrays [N, ...]: one, a tuple, or a dict by name"
 
 
 def dataset_of(data: Any) -> Dataset:
     """Returns rows of fields as a dataset: of an array, a tuple, a NamedTuple or a dict of arrays, a `TensorDataset`,
     a table of pandas, or of what has a length and gives such rows one by one, as `torch.utils.data.Dataset`.
 
-    Floats are kept as float32, integers have at most 32 bits. Raises UsageError for what is no data of fixed shape.
+    Floats become float32, integers have at most 32 bits. Raises UsageError for data without a fixed shape.
     """
     if isinstance(data, Dataset):
         return data
@@ -48,21 +48,23 @@ def dataset_of(data: Any) -> Dataset:
     counts = {len(array) for array in arrays}
     if len(counts) > 1:
         told = ", ".join(f"{name}: {len(array)}" for name, array in zip(names, arrays, strict=True))
-        raise UsageError(f"fields of different numbers of rows: {told[:200]}", "every field has one entry a row")
+        raise UsageError(
+            f"the fields have different numbers of rows: {told[:200]}", "give every field one entry per row"
+        )
     return _packed(kind, names, arrays, None)
 
 
 def windows(data: Any, *, length: int, stride: int = 1) -> Dataset:
     """Returns the windows of a series as a dataset: of tokens [T], or of fields [T, ...] as `dataset_of` takes them.
 
-    A window has `length` steps, and the next one starts `stride` steps behind it. With `stride` below `length` windows
-    overlap; a row then holds the steps of several, of which a step reads one that its seed chooses. The data at most
-    double, and up to a 32nd of the windows is cut off at the end. Whole numbers from 0 are tokens, which a loss gets
-    as i64 [B, length].
+    A window has `length` steps, and the next one starts `stride` steps later. With `stride` below `length` windows
+    overlap; a row then holds the steps of several windows, of which a step reads one chosen by its seed. The data at
+    most double, and up to a 32nd of the windows is cut off at the end. Non-negative integers are tokens, which a loss
+    takes as i64 [B, length].
     """
     kind, names, arrays = _fields(data)
     if len({len(array) for array in arrays}) != 1:
-        raise UsageError("fields of different numbers of steps", "every field of a series has one entry a step")
+        raise UsageError("the fields have different numbers of steps", "give every field one entry per step")
     series = arrays[0]
     if kind == ONE and series.ndim == 1 and series.dtype.kind in "iu" and len(series) and series.min() >= 0:
         return windows_of_tokens(series, int(series.max()) + 1, length, stride)
@@ -83,9 +85,9 @@ def _packed(kind: str, names: Sequence[str], arrays: Sequence[NDArray[Any]], fou
 
 
 def _fields(data: Any) -> tuple[str, list[str], list[NDArray[Any]]]:
-    """(kind, names, arrays of the types and ranges that a row keeps)."""
+    """Returns (kind, names, arrays in the types and ranges that a row can hold)."""
     if isinstance(data, torch.utils.data.DataLoader):
-        raise UsageError("a DataLoader in the place of data", "give its dataset: the market draws the batches")
+        raise UsageError("the data are a DataLoader", "give its dataset: the market draws the batches")
     if isinstance(data, torch.utils.data.TensorDataset):
         data = data.tensors
     elif hasattr(data, "to_numpy") and hasattr(data, "columns"):
@@ -111,9 +113,9 @@ def _is_array(data: Any) -> bool:
 
 
 def _collated(data: Any) -> Any:
-    """Rows that are given one by one, as one array for each of their fields."""
+    """Collates rows that are given one by one into one array per field."""
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
-        raise UsageError(f"{type(data).__name__} in the place of data", _FORMS)
+        raise UsageError(f"the data are {type(data).__name__}", _FORMS)
     if not len(data):
         raise UsageError("the data have no rows", _FORMS)
     items = [data[k] for k in range(len(data))]
@@ -125,7 +127,7 @@ def _collated(data: Any) -> Any:
                 or len(item) != len(first)
                 or (isinstance(item, Mapping) and set(item) != set(first))
             ):
-                raise UsageError(f"row {k} has other fields than row 0", "every row has the same fields")
+                raise UsageError(f"row {k} has other fields than row 0", "give every row the same fields")
     if isinstance(first, Mapping):
         return {name: _stacked([item[name] for item in items], str(name)) for name in first}
     if isinstance(first, tuple):
@@ -153,7 +155,7 @@ def _of_torch(value: torch.Tensor, name: str) -> NDArray[Any]:
 
 
 def _array(value: Any, name: str) -> NDArray[Any]:
-    """An array of one of the types of `BITS`, its values unchanged but for rounding to float32; raises UsageError."""
+    """Returns an array of one of the types of `BITS`, equal up to rounding to float32; raises UsageError."""
     if isinstance(value, (list, tuple)) and any(isinstance(each, (torch.Tensor, np.ndarray)) for each in value):
         value = _stacked(list(value), name)
     try:
@@ -161,7 +163,9 @@ def _array(value: Any, name: str) -> NDArray[Any]:
     except (ValueError, TypeError) as error:
         raise UsageError(f"field {name!r} has rows of several shapes", _PADDED) from error
     if array.ndim == 0:
-        raise UsageError(f"field {name!r} is {type(value).__name__}, no array", "the first axis of a field counts rows")
+        raise UsageError(
+            f"field {name!r} is {type(value).__name__}, not an array", "the first axis of a field counts rows"
+        )
     if array.dtype.kind == "f":
         return _floats(array, name)
     if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], (np.ndarray, list, tuple)):
@@ -169,13 +173,13 @@ def _array(value: Any, name: str) -> NDArray[Any]:
     if array.dtype.kind not in "iub":
         raise UsageError(
             f"field {name!r} has type {array.dtype}",
-            "numbers are due: give categories a number each, and times as floats",
+            "use numbers: give each category a number, and times as floats",
         )
     kept = str(array.dtype) if str(array.dtype) in BITS else "int64"
     if array.dtype.itemsize >= WORD_BYTES and array.size and not (array.min() >= -(1 << 31) and array.max() < 1 << 31):
         raise UsageError(
-            f"field {name!r} has whole numbers from {array.min()} to {array.max()}",
-            "integers have 32 bits: subtract a base from times, give identifiers a number from 0 each",
+            f"field {name!r} has integers from {array.min()} to {array.max()}",
+            "integers must fit in 32 bits: subtract a base from times, number identifiers from 0",
         )
     return array.astype(kept, copy=False)
 
@@ -184,5 +188,5 @@ def _floats(array: NDArray[Any], name: str) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         single = array.astype(np.float32, copy=False)
     if array.dtype.itemsize > WORD_BYTES and (np.isinf(single) & np.isfinite(array)).any():
-        raise UsageError(f"field {name!r} has a value beyond float32", "scale it: floats are kept as float32")
+        raise UsageError(f"field {name!r} has a value beyond float32", "scale it: floats are stored as float32")
     return single

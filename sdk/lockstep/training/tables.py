@@ -71,7 +71,7 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, list[str]]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         if not path.exists():
-            raise UsageError(f"there is no {path}", f"name a file or folder of {READABLE}")
+            raise UsageError(f"{path} does not exist", f"name a file or folder of {READABLE}")
         return [path]
     found = sorted(p for p in path.iterdir() if p.name.endswith(ENDINGS) and not p.name.startswith("."))
     if not found:
@@ -85,8 +85,8 @@ def _read(path: Path, wanted: Sequence[str], raw: str) -> Any:
         return _cells(path, wanted)
     ending = next((each for each in (*ARROW, *TENSORS, RAW) if name.endswith(each)), "")
     if not ending:
-        raise UsageError(f"{path} is no data that is read", f"give {READABLE}")
-    # INVARIANT: no device and no pipe is read in the place of a file.
+        raise UsageError(f"{path} has no supported data format", f"give {READABLE}")
+    # INVARIANT: only regular files are read, no devices or pipes.
     with open_regular(path):
         pass
     if ending == RAW:

@@ -2,7 +2,7 @@
 
 >>> print(strategy_table("allreduce").split("# H")[0].strip())
 [strategy]
-# Gradients of one step, 32 bits a parameter.
+# Gradients of one step, 32 bits per parameter.
 name = "allreduce"
 """
 

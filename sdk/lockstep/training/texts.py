@@ -5,7 +5,7 @@
 
 *.txt and *.md are a document each, *.jsonl one a line (the text of one field); each may be packed by gzip. Folders in
 the folder are read; hidden ones are not. A document's name is its path from the folder, with the line of a *.jsonl:
-names decide on which side of a split a document falls. A UTF-8 byte order mark is no part of a text.
+names decide on which side of a split a document falls. A UTF-8 byte order mark is not part of a text.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _document(data: bytes, named: str, label: str) -> bytes:
     except Malformed as error:
         raise UsageError(f"{label} is not JSON: {error.message}", "a line of a *.jsonl is one object") from error
     if not isinstance(value, dict):
-        raise UsageError(f"{label} is no object", f'a line looks like {{"{named}": "a document"}}')
+        raise UsageError(f"{label} is not a JSON object", f'a line looks like {{"{named}": "a document"}}')
     text = value.get(named)
     if not isinstance(text, str):
         have = ", ".join(sorted(str(key) for key, each in value.items() if isinstance(each, str)))[:200] or "none"
@@ -257,5 +257,5 @@ def refuse_zeros(text: bytes, label: str, at: int = 0) -> None:
     if found >= 0:
         raise UsageError(
             f"{label} has a NUL at byte {at + found}: is it UTF-16, or no text?",
-            "convert it first, as by iconv -f UTF-16LE -t UTF-8; bytes = true in the description reads any bytes",
+            "convert it first, e.g. with iconv -f UTF-16LE -t UTF-8; bytes = true in the description reads any bytes",
         )

@@ -94,12 +94,12 @@ class Tokenizer:
             # The library raises bare Exceptions, and its panics are BaseExceptions.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            raise UsageError(f"no tokenizer: {str(error)[:200]}", hint) from error
+            raise UsageError(f"the file is not a tokenizer: {str(error)[:200]}", hint) from error
         encoder.no_truncation()
         encoder.no_padding()
         tokens = encoder.get_vocab(with_added_tokens=True)
         if not tokens:
-            raise UsageError("no tokenizer: its vocabulary is empty", hint)
+            raise UsageError("the tokenizer's vocabulary is empty", hint)
         return Tokenizer(data, encoder, max(tokens.values()) + 1, _unknown_token(encoder, data))
 
     def controls(self, separator: str) -> dict[str, int]:

@@ -33,11 +33,11 @@ from lockstep.training.wrappers import bare
 
 
 class WrittenState:
-    """The buffers and frozen parameters of a model that its calls write, f32 by name, while a loss is computed.
+    """The buffers and frozen parameters that a model's calls write, f32 by name, while a loss is computed.
 
-    One copy is written to, so that the state itself never is; what stands in its place at the end goes on. Of batch
-    norms' statistics each call of the whole model writes to a copy of what the last one left, and parts that the loss
-    calls by themselves write to the copies that stand there.
+    Writes go to a copy, never to the state itself; the copy's final values become the next state. For the statistics
+    of batch norms, each call of the whole model writes to a new copy of what the last call left, and submodules that
+    the loss calls directly write to the current copies.
     """
 
     def __init__(self, model: nn.Module, values: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:

@@ -47,10 +47,10 @@ def test_a_dry_run_in_words_has_money_where_a_coin_has_a_price(lockstep: Lockste
     [
         (("--dry-run", "--fees", "optimist"), "there is no fee profile 'optimist'"),
         (("--fees", "optimism"), "a fee profile applies to a dry run only"),
-        (("--dry-run", "--base-fee", "1"), "fees are given without a fee profile"),
+        (("--dry-run", "--base-fee", "1"), "fee options need a fee profile"),
         (("--dry-run", "--fees", "mainnet", "--base-fee", "0"), "the base fee is 0"),
         (("--dry-run", "--fees", "mainnet", "--base-fee", "inf"), "base_fee is inf"),
-        (("--token", "0x" + "11" * 20, "--test-token"), "a token is named and a test token"),
+        (("--token", "0x" + "11" * 20, "--test-token"), "--token and --test-token are both given"),
     ],
 )
 def test_what_makes_no_sense_is_refused(lockstep: Lockstep, options: tuple[str, ...], message: str) -> None:

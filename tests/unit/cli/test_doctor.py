@@ -33,7 +33,7 @@ def test_the_processor_and_the_emulated_device_are_tested_and_measured(lockstep:
     assert told.data["auto"]["why"]
     text = lockstep("doctor", "--device", "cpu").out
     assert "ok      cpu" in text
-    assert "--device auto takes" in text
+    assert "--device auto selects" in text
 
 
 def test_a_cache_that_is_open_to_others_is_named(lockstep: Lockstep, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_what_a_kernel_lacks_of_the_confinement_is_told_and_that_it_starts_none_
     monkeypatch.setattr(handle, "Box", Opened)
     told = lockstep("doctor", "--device", "cpu", "--json")
     assert (told.code, told.data["box"]["lacking"]) == (0, ["Landlock is old"])
-    assert "Programs run apart: Landlock is old" in lockstep("doctor", "--device", "cpu").out
+    assert "Programs run sandboxed: Landlock is old" in lockstep("doctor", "--device", "cpu").out
     told = lockstep("doctor", "--device", "cpu", "--json")
     assert (told.code, told.data["box"]["message"]) == (3, "no: denied")
 

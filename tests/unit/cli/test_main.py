@@ -218,7 +218,7 @@ def test_a_bug_whose_trace_cannot_be_written_is_told_all_the_same(
     ended = lockstep("--json")
     assert (ended.code, ended.error["code"]) == (1, "internal")
     assert "one over nothing" in ended.error["message"]
-    assert ended.error["hint"] == "report it; its trace cannot be written: Read-only file system"
+    assert ended.error["hint"] == "report it; the stack trace could not be written: Read-only file system"
 
 
 @pytest.mark.slow

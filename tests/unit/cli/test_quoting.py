@@ -35,7 +35,7 @@ def test_a_gas_price_for_gas_alone_is_warned_of_and_one_for_the_bytes_is_not(bas
     assert told.factor == factor > 1
     assert told.needed == math.ceil(factor * MAINNET.gas_price)
     assert not told.covered
-    assert f"WARNING: refunds and bonds count gas alone, and the job's gas price is {MAINNET.gas_price}" in told.line()
+    assert f"WARNING: refunds and bonds count only gas, and the job's gas price is {MAINNET.gas_price}" in told.line()
     raised = data_fee_of(facts_of(10), replace(PRICES, gas_price=told.needed), base_fee)
     assert raised is not None
     assert raised.covered

@@ -152,7 +152,7 @@ def test_a_model_of_a_file_is_trained_further_and_evaluated(lockstep: Lockstep, 
         ("net.py:without_loss", [], "loss of a Linear"),
         ("net.py:none", [], "no function none"),
         ("none.py:make", [], "names no file"),
-        ("net.py:make", ["texts=texts"], "leave one of them out"),
+        ("net.py:make", ["texts=texts"], "remove one of them"),
         ("net.py:make", ["batch.rows=3"], "[batch]"),
         ("net.py:make", ["rouds=3"], "rouds"),
         ("net.py:make", ["rounds"], "--set rounds"),
@@ -321,8 +321,8 @@ def test_check_tells_what_a_model_of_one_s_own_holds(lockstep: Lockstep) -> None
     assert (ended.data["differs"], trial["wrong"], trial["eager"], trial["exact"]) == (False, "", "", True)
     assert {g["name"] for g in trial["gradients"]} >= {"first.weight", "norm.bias", "norm.running_var"}
     text = lockstep("train", "check", "net.py:good").out
-    assert "a job can be made of it; 21 parameters and 7 running statistics" in text
-    assert "every word as other code computes it" in text
+    assert "the model can be trained as a job; 21 parameters and 7 running statistics" in text
+    assert "every word match an independent implementation" in text
     assert "7 gradients as eager PyTorch's" in text
     traced = lockstep("train", "check", "net.py:good", "--no-run")
     assert (traced.code, "no step was run" in traced.out) == (0, True)
@@ -338,7 +338,7 @@ def test_check_ends_with_10_and_names_the_parameter_where_a_job_would_train_some
     assert (ended.code, ended.data["differs"]) == (10, True)
     assert [g["name"] for g in ended.data["trial"]["gradients"] if g["differs"]] == ["norm.weight"]
     text = lockstep("train", "check", "net.py:hooked").out
-    assert "a job of it would train something else" in text
+    assert "a job of this model would train something else" in text
     assert "gradient of norm.weight differs from eager PyTorch's: relative error 0.67" in text
 
 

@@ -106,7 +106,7 @@ def test_a_watch_that_hears_nothing_says_why_ever_more_rarely(
     assert silence.explanation() == []
     monkeypatch.setattr(why, "explained", refused)
     passed[0] += 1
-    assert silence.explanation() == ["nothing can be read now: nobody answers; see --rpc"], "and it goes on"
+    assert silence.explanation() == ["nothing can be read at present: nobody answers; see --rpc"], "and it goes on"
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])

@@ -103,11 +103,11 @@ def test_settings_say_what_is_public(
 @pytest.mark.parametrize(
     ("name", "value", "named"),
     [
-        ("public_url", "lockstep.example", "no URL"),
+        ("public_url", "lockstep.example", "is not a URL"),
         ("public_url", "https://a.example,https://b.example", "several"),
-        ("public_rpc", "https://me:secret@rpc.example", "a user's name"),
-        ("public_rpc", "ws://rpc.example", "no URL"),
-        ("public_gateways", "ipfs.example", "no URL"),
+        ("public_rpc", "https://me:secret@rpc.example", "a user name"),
+        ("public_rpc", "ws://rpc.example", "is not a URL"),
+        ("public_gateways", "ipfs.example", "is not a URL"),
     ],
 )
 def test_what_cannot_be_shown_to_everybody_is_refused(

@@ -191,7 +191,7 @@ def test_money_that_moved_is_told_where_nobody_names_a_final_block(
     first, told = capsys.readouterr().out.split("\n", 1)
     data = json.loads(first)["data"]
     assert (data["unbonding"], data["final"], data["completed"]) == ("7", False, False)
-    assert f"whether for good is not known yet: {error.message}" in told
+    assert f"not known yet if that is final: {error.message}" in told
     assert bench.hot.holdings().unbonding == 14, "once each"
     monkeypatch.undo()
     assert not bench.hot.unstake(Wei(1)).completed, "the next command has nothing to complete"

@@ -448,7 +448,7 @@ def test_approximation_is_as_good_as_documented(name: str) -> None:
         (lambda x: torch.repeat_interleave(x, rows(x)), "counts of data"),
         (lambda x: F.fractional_max_pool2d(x.view(1, 1, 4, 6), 2, 2), "fractional"),
         (lambda x: F.batch_norm(m(x), torch.zeros(6), KEPT, training=True).reshape(-1), "running statistics"),
-        (lambda x: KEPT.add_(x[:6]), "no part of the state"),
+        (lambda x: KEPT.add_(x[:6]), "not part of the state"),
         (lambda x: torch.tensor([2**40]) + x.long(), "32 bits"),
     ],
 )

@@ -70,7 +70,7 @@ def test_place_of_an_average_is_checked() -> None:
     shared, outer = (np.zeros(256, np.float32),), (np.ones(256, np.float32),)
     assert AverageSpec(0.9, 0, 1).weights(Checkpoint(shared, outer))[0][0] == 1
     for spec in (AverageSpec(0.9, 1, 1), AverageSpec(0.9, 0, 2)):
-        with pytest.raises(PayloadInvalid, match="no average"):
+        with pytest.raises(PayloadInvalid, match="lacks its spec's average"):
             spec.weights(Checkpoint(shared, outer))
     for wrong in (3, {}, {"outer": -1, "tensors": 1}, {"outer": True, "tensors": 1}):
         with pytest.raises(PayloadInvalid, match="the spec's average"):

@@ -381,7 +381,7 @@ def test_every_term_of_a_job_can_be_set_and_stands(folder: Path, name: str) -> N
 
 def test_terms_that_say_a_thing_twice_or_break_a_floor_are_refused(folder: Path) -> None:
     for changes, named in (
-        ({"terms": {"gas_price": "1 wei"}, "gas_price": "1 wei"}, "beside terms.gas_price"),
+        ({"terms": {"gas_price": "1 wei"}, "gas_price": "1 wei"}, "and terms.gas_price are both set"),
         ({"terms": {"slot_price": "1 LST"}, "price": "0.5"}, "both price and terms.slot_price"),
         ({"terms": {"slot_stake": "1 LST"}}, "slot_stake"),
         ({"terms": {"slot_price": 5}}, "without a unit"),
@@ -437,8 +437,8 @@ def test_windows_of_a_text_overlap_by_a_stride(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"texts": "texts"}, "texts beside"), ({"model": MODEL}, "without a model of its own"),
-        ({"data": {"path": "none.csv"}}, "there is no"), ({"data": {}}, "names no path"),
+        ({"texts": "texts"}, "texts and [data] are both set"), ({"model": MODEL}, "[data] needs a custom model"),
+        ({"data": {"path": "none.csv"}}, "does not exist"), ({"data": {}}, "names no path"),
         ({"data": {"path": "t.csv", "colums": {}}}, "colums"), ({"data": {"path": 3}}, "data.path is 3"),
         ({"data": {"path": "t.csv", "columns": {"x": "z"}}}, "no column 'z'"), ({"data": "t.csv"}, "data is 't.csv'"),
         ({"data": {"path": "t.csv"}}, "the rows have a, b, y"),

@@ -161,7 +161,7 @@ def test_a_wrong_value_of_a_strategy_is_refused_by_its_place(
     ("changes", "place"),
     [
         ({"model": {"layers": 10**9}}, "model.layers is 1000000000"),
-        ({"model": {"width": 10**15}}, "[model]: no parameter"),
+        ({"model": {"width": 10**15}}, "[model]: the parameters of"),
         ({"model": {"layers": 1, "width": 32}, "batch": {"accumulation": 10**9}}, "batch.accumulation is 1000000000"),
         ({"model": "llama"}, "model is 'llama'"),
         ({"batch": 8}, "batch is 8"),

@@ -257,13 +257,13 @@ def _items() -> Iterator[str]:
 
 
 REFUSED: dict[str, tuple[Callable[[], TrainingJob], str, str]] = {
-    "a text": (texts(TEXT), "there is no 'words upon", "in a list"),
-    "no file": (texts("nowhere"), "there is no 'nowhere'", "name a folder"),
+    "a text": (texts(TEXT), "'words upon", "in a list"),
+    "no file": (texts("nowhere"), "'nowhere' does not exist", "name a folder"),
     "an iterator": (texts(_items()), "an iterator", "list"),
     "a gap": (texts([TEXT, None]), "item 1 is NoneType", "a document each"),
     "a stream": (texts(Stream()), "Stream is a stream", "from_list"),
     "ragged": (texts(Table({"input_ids": np.array([[1], [1, 2]], object)})), "several shapes", "pad them"),  # type: ignore[dict-item]
-    "one series": (texts(np.arange(90)), "rows of shape", "windows"),
+    "one series": (texts(np.arange(90)), "the rows have shape", "windows"),
     "no loss of numbers": (numbers({"x": np.ones((9, 4)), "y": np.ones(9)}), "no loss", "give a loss"),
     "no logits": (texts([TEXT], Scores), "the loss of a Scores is not known", "def loss"),
     "few logits": (texts([[300, 1, 2]] * 3), "index out of range", "def loss"),

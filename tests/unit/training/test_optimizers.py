@@ -669,10 +669,10 @@ def test_parts_are_described_by_patterns() -> None:
     assert strategy_of({k: v for k, v in made.to_dict().items() if k != "wire"}) == made
     for wrong, place, hint in (
         ({"*": {"name": "lionn"}}, 'strategy.inner.parts."*".name', "lion"),
-        ({"*": {"every": 0}}, "every is 0", "1 or more"),
+        ({"*": {"every": 0}}, "every is 0", "at least 1"),
         ({"*": {"every": "5"}}, "every is '5'", "int"),
         ({"*": {"betta1": 0.5}}, "betta1", "beta1"),
-        ({}, "without a part", "adamw"),
+        ({}, "has no parts", "adamw"),
         ("*", "strategy.inner.parts is '*'", "tables"),
     ):
         with pytest.raises(UsageError) as refused:
@@ -684,7 +684,7 @@ def test_parts_are_described_by_patterns() -> None:
 @pytest.mark.parametrize(
     ("parts", "restart", "message"),
     [
-        ({"head.*": PacedPart(Lion())}, None, "no part of several moves embed.weight"),
+        ({"head.*": PacedPart(Lion())}, None, "no part of several updates embed.weight"),
         ({"*": PacedPart(Lion()), "critic.*": PacedPart(Lion())}, None, "'critic.*' names no parameter"),
         ({"*": PacedPart(Lion(), 3)}, 10, "every is 3, and memory restarts every 10 steps"),
     ],

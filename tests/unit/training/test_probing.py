@@ -43,7 +43,7 @@ def test_a_tried_model_and_torchs_generator_are_left_as_they_were() -> None:
 def test_models_are_told_apart_by_what_they_do() -> None:
     gpt = GPT(GPTConfig(vocabulary=16, layers=1, heads=2, width=8, context=8))
     assert not_next_token(gpt, ROW, 16) == ""
-    assert "logits of 16 tokens, the data have 17" in not_next_token(gpt, ROW, 17)
+    assert "logits for 16 tokens, but the data have 17" in not_next_token(gpt, ROW, 17)
     encoder = Encoder(EncoderConfig(vocabulary=17, layers=1, heads=2, width=8, context=8))
     assert "change with a later token" in not_next_token(encoder, ROW, 16)
     assert "it fails on tokens of shape [1, 7]" in not_next_token(CNN(CNNConfig()), ROW, 16)
@@ -105,5 +105,5 @@ def test_a_class_of_one_s_own_writes_text_within_the_rows_that_it_was_trained_on
     text = write_text(model, None, "a prompt longer than it sees", 9)
     assert text == write_text(model, None, "a prompt longer than it sees", 9)
     model.source = {"row_length": 9}  # type: ignore[assignment]
-    with pytest.raises(UsageError, match="a Short writes no text"):
+    with pytest.raises(UsageError, match="a Short does not generate text"):
         write_text(model, None, "it", 9)

@@ -215,7 +215,7 @@ def test_data_as_people_have_it_become_fields(data: Any) -> None:
     [
         ({"x": PAIRS[0], "y": [1]}, "different numbers of rows: x: 3, y: 1"),
         ({"x": ["a", "b"]}, "'x' has type"), (np.zeros(3, np.complex64), "complex64"), ({}, "no rows"), (7, "int in"),
-        (np.array([2**40]), "whole numbers from"), (np.array([1e300]), "beyond float32"),
+        (np.array([2**40]), "integers from"), (np.array([1e300]), "beyond float32"),
         ({"x": [np.zeros(2), np.zeros(3)]}, "shapes"), ([{"x": 1}, {"y": 1}], "row 1 has other fields"),
         (DataLoader(TensorDataset(torch.zeros(3))), "DataLoader"), (torch.zeros(2, device="meta"), "meta"),
         ({"x": np.zeros((2, 600, 600), np.float32)}, "600"), ({"x": 3.0, "y": [1.0]}, "'x' is float"),
@@ -310,5 +310,5 @@ def test_a_job_and_an_evaluation_take_the_form_of_their_rows() -> None:
     )
     assert job.dataset.fielded
     text = windows(np.arange(500) % 7, length=9)
-    with pytest.raises(UsageError, match="windows have 9 tokens, the batch reads 8"):
+    with pytest.raises(UsageError, match="windows have 9 tokens, but the batch reads 8"):
         training_job(Line(), diloco.DiLoCo(), text, batch=Batch(rows=4, row_length=8), loss=of_pair, **terms)

@@ -78,8 +78,8 @@ def test_arrays_of_numpy_and_torch_are_read_by_name(tmp_path: Path) -> None:
     assert read_data(tmp_path / "a.bin", raw="uint16").tolist() == [1, 2, 65535]
     for name, told in (
         ("a.bin", "type of its numbers"),
-        ("none.csv", "there is no"),
-        ("a.doc", "no data that is read"),
+        ("none.csv", "does not exist"),
+        ("a.doc", "has no supported data format"),
     ):
         (tmp_path / "a.doc").touch()
         with pytest.raises(UsageError, match=told):

@@ -291,7 +291,7 @@ def test_a_job_is_described_with_a_tokenizer_and_its_model_must_hold_the_tokens(
     job = job_of({**DESCRIBED, "model": {**MODEL, "vocabulary": 600}}, tmp_path)
     assert (job.dataset.vocabulary, job.dataset.row_tokens) == (600, 17)
     assert job.dataset.recipe == Recipe(bytelevel, END, TRAIN)
-    with pytest.raises(UsageError, match="vocabulary is 599, and the texts have 600 different tokens"):
+    with pytest.raises(UsageError, match="vocabulary is 599, but the texts need 600"):
         job_of({**DESCRIBED, "model": {**MODEL, "vocabulary": 599}}, tmp_path)
     for given, told in (({}, "names no tokenizer"), ({"tokenizer": 3}, "tokens.tokenizer"), ({"file": ""}, "tokens")):
         with pytest.raises(UsageError, match=told):

@@ -1,8 +1,8 @@
-"""The confined child: `python -I -m lockstep.execution.box.child WIRE`, which only `handle.Box` starts.
+"""The sandboxed child process: `python -I -m lockstep.execution.box.child WIRE`, started only by `handle.Box`.
 
-    launcher    namespaces of its own; ends the others when its parent is gone     (stdin: the parent's life)
-    first       process 1 of its namespace: whatever is left ends with it
-    inmate      resource limits, Landlock, then one order after the other from the wire
+    launcher    creates the namespaces; kills the others when the parent exits (stdin closes)
+    first       process 1 of its PID namespace: when it exits, every process in it ends
+    inmate      sets resource limits and Landlock, then executes one order after the other from the wire
 
 The child has no key, no chain and no clock. It requests content by CID, and the parent parses its answers as untrusted
 input.
@@ -23,7 +23,7 @@ from lockstep.execution.box import confinement, wire
 
 
 def main() -> None:
-    """Runs as launcher: forks the other two processes, and ends when its parent or they end."""
+    """Runs as the launcher: forks the other two processes, and exits when its parent or they exit."""
     pipe = socket.socket(fileno=int(sys.argv[1]))
     (limits, folder, walls), _ = wire.ordered(pipe)
     with _reporting(pipe):

@@ -97,7 +97,7 @@ class BoxedExecutable(Executable):
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
         """Raises UsageError: profiling needs a Program that runs in this process."""
-        raise UsageError("a Program in a box is not profiled", hint="compile it with `numerics.paths.compile`")
+        raise UsageError("a sandboxed Program cannot be profiled", hint="compile it with `numerics.paths.compile`")
 
     # -- inside
 

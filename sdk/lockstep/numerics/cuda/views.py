@@ -74,8 +74,8 @@ def _is_copy(op: Op) -> bool:
 
 
 def _read_through(reader: View, extents: Sequence[int], copy: Op) -> View | None:
-    """Returns a view of the source of a copy that replaces a view of the copy; None if an axis of the reader spans axes
-    of the copy that do not merge."""
+    """Rewrites a view of a copy as an equivalent view of the copy's source; None if an axis of the view spans axes of
+    the copy that do not merge."""
     source = copy.views[0]
     kept, (row, walk) = merged(copy.extents, row_major(copy.extents), source.strides)
     offset, rest = source.offset, reader.offset

@@ -109,7 +109,9 @@ class GameLog:
         """Returns the disputed statement, with G_t once it is defended. Raises Inconclusive before t is known."""
         argued, defended = self.last(moves.Argued), self.last(moves.Defended)
         if argued is None:
-            raise Inconclusive("the game's log does not say yet what is argued", hint="read the log to its end")
+            raise Inconclusive(
+                "the game's log does not contain the disputed statement yet", hint="read the log to its end"
+            )
         statement = Statement.decode(argued.statement)
         return statement.with_graph(defended.graph) if defended else statement
 

@@ -339,7 +339,7 @@ def _require_shown(wanted: int, seed: Digest, state: bytes, code: Code, shown: S
 
 
 def named_leaves(wanted: int, seed: Digest, header: ProgramHeader, carry: bool = False) -> list[tuple[int, int]]:
-    """Returns (entry, number) of each leaf; the leaf's index is the number modulo the entry's leaves.
+    """Returns (entry, number) of each leaf to post: the leaf's index in the entry is the number modulo its leaf count.
 
     Entries are those that `encode` outputs: of the payload (first half of the last state) or of the carry (second
     half).

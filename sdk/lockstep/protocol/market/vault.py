@@ -358,7 +358,7 @@ def credit(d: Draft, sender: Address, account: Address, amount: int) -> None:
 
 
 def _keeper(d: Draft, sender: Address) -> Keeper:
-    """Returns the calling keeper contract; reverts if the sender is none."""
+    """Returns the keeper contract that calls; reverts if the sender is not a keeper."""
     if sender == d.at.market:
         return Keeper.MARKET
     if sender == d.at.game:

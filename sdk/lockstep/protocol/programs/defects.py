@@ -308,7 +308,10 @@ class OpenedProgram:
         if not _stands(self.code.consts_root, root, index, self.fields.n_consts, opened.proof):
             raise Broken(Rule.CONSTANT_MISSING, f"constant {index} has no tensor")
         if len(data) < 2 or len(data) != 2 + 4 * data[1]:
-            raise Broken(Rule.CONSTANT_HEADER, f"constant {index} has a header of {len(data)} bytes")
+            raise Broken(
+                Rule.CONSTANT_HEADER,
+                f"constant {index} has a header of {len(data)} bytes; a header has 2, and 4 more for each dimension",
+            )
         header = TensorHeader(data[0], struct.unpack_from(f">{data[1]}I", data, 2))
         rules.check_constant(index, header)
         return header

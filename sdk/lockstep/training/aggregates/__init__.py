@@ -1,1 +1,1 @@
-"""Aggregates, by which the accepted payloads of a round become one tensor: named in registry.py."""
+"""Aggregates, which combine the accepted payloads of a round into one: named in registry.py."""

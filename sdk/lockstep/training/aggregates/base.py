@@ -2,8 +2,8 @@
 
     mean = aggregate.combine(payloads, mask)
 
-Payloads are in slot order, each a flat f32 tensor for every shard of the parameters. A slot of mask 0 must not count,
-whatever its payload holds, infinities included. With no slot at all the result is finite.
+Payloads are in slot order, each a flat f32 tensor for every shard of the parameters. A slot with mask 0 must not count,
+whatever its payload holds, infinities included. Without any slot the result is finite.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lockstep.training.strategies.base import Shards
 
 
 class Aggregate(Protocol):
-    """A rule by which payloads become one; frozen, its fields its parameters."""
+    """A rule that combines payloads into one; frozen, with its parameters as fields."""
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
         """(payloads by slot, mask f32 [slots], 0 or 1) -> f32 [P] for each shard."""
 
     def check(self, codec: Codec) -> None:
-        """Raises UsageError if the aggregate means nothing for what this codec leaves."""
+        """Raises UsageError if the aggregate is not meaningful for this codec's payloads."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the aggregate's registered name and its fields."""

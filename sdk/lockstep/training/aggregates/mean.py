@@ -1,4 +1,4 @@
-"""The mean: over the contributors of a round or over all its slots, of payloads clipped to their median norm or not."""
+"""The mean over a round's contributors or over all its slots, optionally of payloads clipped to their median norm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTRIBUTORS, SLOTS = "contributors", "slots"
 
 @dataclass(frozen=True)
 class Average(Described):
-    """The sum of the accepted payloads in slot order, divided by how many there are."""
+    """The sum of the accepted payloads in slot order, divided by their number."""
 
     name: ClassVar[str] = "mean"
     over: str = CONTRIBUTORS
@@ -33,7 +33,7 @@ class Average(Described):
             raise UsageError(f"over is {self.over!r}", f'use "{CONTRIBUTORS}" or "{SLOTS}"')
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
-        """Zeros if there is none."""
+        """Returns the mean; zeros without any payload."""
         if self.clip:
             clean = accepted(payloads, mask)
             lengths = norms(clean)
@@ -61,9 +61,9 @@ def preceding(values: Sequence[Tensor], i: int) -> Iterator[tuple[int, Tensor]]:
 
 
 def median_of(values: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """The median of the values whose mask is 1: of an even number the mean of the middle two; of none 0.
+    """Returns the median of the values with mask 1: the mean of the middle two of an even number; 0 of none.
 
-    Each value's rank is counted, equals in slot order.
+    Each value's rank is counted, with ties in slot order.
     """
     count = mask.sum().to(torch.int32)
     ranks = []

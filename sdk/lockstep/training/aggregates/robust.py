@@ -1,7 +1,7 @@
-"""Aggregates that some wrong payloads cannot move far: Krum, medians, trimming, clipping.
+"""Aggregates that are robust to some wrong payloads: Krum, medians, trimming, clipping.
 
-`wrong` is how many of a round's accepted payloads may be anything. Distances are over all shards at once. Equal ones
-count in slot order, so that every party picks the same.
+`wrong` is the number of a round's accepted payloads that may be arbitrary. Distances are over all shards together.
+Ties are broken in slot order, so that every party picks the same payloads.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from lockstep.training.described import Described
 from lockstep.training.strategies.base import Shards
 
 _FAR = 2.0**126
-"""More than any distance of numbers that a codec encodes."""
+"""A distance larger than that of any numbers that a codec encodes."""
 _NEAR = 1e-12
-"""The least distance by which a weight is divided."""
+"""The smallest distance by which a weight is divided."""
 MAX_ITERATIONS = 256
 
 
 def refuse_sparse(codec: Codec, what: str) -> None:
-    """Raises UsageError for a codec of which payloads of different slots hold different elements."""
+    """Raises UsageError for a codec with which the payloads of different slots hold different elements."""
     inner: Any = codec
     while inner is not None:
         if isinstance(inner, TopK) and inner.kept < inner.block:
             raise UsageError(
-                f"{what} of payloads that keep {inner.kept} of {inner.block} elements each",
-                "most elements of most payloads are zero, and so is their median: use a mean, Krum or clipping",
+                f"{what} does not suit payloads that keep {inner.kept} of {inner.block} elements each",
+                "most of their elements are zero, and so is the median: use a mean, Krum or clipping",
             )
         inner = getattr(inner, "then", None)
 
@@ -80,7 +80,7 @@ class Trimmed(Described):
 
     name: ClassVar[str] = "trimmed"
     wrong: int = 1
-    """The payloads of a round that may be anything."""
+    """The number of a round's payloads that may be arbitrary."""
 
     def __post_init__(self) -> None:
         _check_wrong(self.wrong)
@@ -129,14 +129,14 @@ class Krum(Described):
     """The mean of the `picked` payloads nearest to their neighbours (Blanchard 2017, section 3; 1703.02757).
 
     A payload's score is the sum of squared distances to its n - wrong - 2 nearest others, at least one, of n accepted.
-    One picked is Krum, more are multi-Krum.
+    Picking one is Krum, picking more is multi-Krum.
     """
 
     name: ClassVar[str] = "krum"
     wrong: int = 1
-    """The payloads of a round that may be anything."""
+    """The number of a round's payloads that may be arbitrary."""
     picked: int = 1
-    """The payloads whose mean is taken."""
+    """The number of payloads to average."""
 
     def __post_init__(self) -> None:
         _check_wrong(self.wrong)
@@ -144,7 +144,7 @@ class Krum(Described):
             raise UsageError(f"picked is {self.picked}", f"use 1 to {MAX_SLOTS} payloads")
 
     def combine(self, payloads: Sequence[Shards], mask: Tensor) -> list[Tensor]:
-        """Scores of absent payloads are larger than all others."""
+        """Returns the mean of the picked payloads; absent payloads have the highest scores."""
         clean = accepted(payloads, mask)
         slots, count = len(clean), mask.sum().to(torch.int32)
         neighbours = torch.clamp(count - self.wrong - 2, min=1)

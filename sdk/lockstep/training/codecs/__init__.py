@@ -1,1 +1,1 @@
-"""Codecs, by which a tensor becomes what its wire format carries: one module each, named in registry.py."""
+"""Codecs, which turn tensors into payloads of a wire format: one module each, named in registry.py."""

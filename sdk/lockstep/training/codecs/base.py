@@ -1,15 +1,15 @@
 """The interface of codecs: values with a pair of pure functions on tensors and a wire format.
 
-    payload = codec.encode(x, round)              # f32 [codec.size(n)]: exactly what codec.format carries
-    decoded = codec.decode(payload, n, round)     # f32 [n]: what a merge adds up
-    rest = residual(x, decoded)                   # what the next round's difference is added to
+    payload = codec.encode(x, round)              # f32 [codec.size(n)]: exactly representable in codec.format
+    decoded = codec.decode(payload, n, round)     # f32 [n]: the tensor that a merge adds up
+    rest = residual(x, decoded)                   # added to the next round's difference
 
 Both functions are traced into Programs; a claim commits to the payload. Bits and indices are packed outside, by
-`codec.format`. One that moves to another basis (DCT, random-k) takes the codec of what it leaves as its field `then`:
+`codec.format`. A codec that changes the basis (DCT, random-k) has a field `then`, the codec of the result:
 `RandomK(then=TopK(width=4))`.
 
-What is no number, or larger than 2^40, counts as zero, and leaves no residual: one bad gradient must not stay in a
-worker's residual for good, nor an infinite sum of squares hide all the rest.
+A NaN, or a magnitude above 2^40, counts as zero and leaves no residual: one bad gradient must not stay in a worker's
+residual forever, nor an infinite sum of squares hide all other elements.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LARGEST = 2.0**40
 
 
 class Codec(Protocol):
-    """A lossy form of a tensor; frozen, its fields its parameters."""
+    """A lossy encoding of tensors; frozen, with its parameters as fields."""
 
     @property
     def format(self) -> WireFormat:
-        """The wire format of payloads, which `encode` leaves nothing that it cannot carry."""
+        """The wire format, which can represent everything that `encode` returns."""
 
     def size(self, n: int) -> int:
         """Elements of the payload of n elements."""
@@ -45,7 +45,7 @@ class Codec(Protocol):
         """(f32 [size(n)], n, i32 ()) -> f32 [n]."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Its registered name and its fields."""
+        """Returns the codec's registered name and its fields."""
 
 
 class Elementwise(Described):
@@ -66,21 +66,22 @@ def wire_bits(codec: Codec, n: int) -> float:
 
 
 def usable(x: Tensor) -> Tensor:
-    """bool: which elements are numbers that a codec encodes."""
+    """Returns bool: True for elements that a codec encodes."""
     return x.abs() <= LARGEST
 
 
 def bounded(x: Tensor) -> Tensor:
-    """x, its other elements zero; UsageError for an empty tensor."""
+    """Returns x with all other elements zero; raises UsageError for an empty tensor."""
     if x.dim() != 1 or x.numel() == 0 or x.dtype != torch.float32:
         raise UsageError(
-            f"a codec got a tensor of dtype {x.dtype} and shape {tuple(x.shape)}", "encode a flat f32 tensor, not empty"
+            f"a codec got a tensor of dtype {x.dtype} and shape {tuple(x.shape)}",
+            "encode a flat f32 tensor that is not empty",
         )
     return torch.where(usable(x), x, 0.0)
 
 
 def residual(x: Tensor, decoded: Tensor, decay: float = 1.0) -> Tensor:
-    """decay (x - decoded), f32 [n]: what a codec left out (Karimireddy 2019, algorithm 1); 0 where x counts as zero."""
+    """Returns the residual decay (x - decoded), f32 [n] (Karimireddy 2019, algorithm 1); 0 where x counts as zero."""
     return torch.where(usable(x), (x - decoded) * decay, 0.0)
 
 

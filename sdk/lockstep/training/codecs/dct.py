@@ -1,4 +1,4 @@
-"""The orthonormal DCT-II of chunks, as in DeMo (2411.19870, section 3.1): what follows encodes coefficients."""
+"""The orthonormal DCT-II of chunks, as in DeMo (2411.19870, section 3.1); another codec encodes the coefficients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Four bits an element, of which three are an exponent, as in Streaming DiLoCo (2501.18512, section 2.3).
+"""Four bits per element, three of them an exponent, as in Streaming DiLoCo (2501.18512, section 2.3).
 
-The paper states the number format alone. Here a block shares an exponent (Rouhani 2023, microscaling), or small
-differences would all be zero.
+The paper specifies only the number format. Here a block shares an exponent (Rouhani 2023, microscaling): small
+differences would otherwise all become zero.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SIGN = -(1 << 31)
 
 @dataclass(frozen=True)
 class E3M0(Elementwise):
-    """The nearest of zero and seven powers of two of either sign; of two as near, the larger."""
+    """Rounds to the nearest of zero and seven powers of two of either sign; ties go to the larger."""
 
     name: ClassVar[str] = "e3m0"
     block: int = 256
-    """Elements under one exponent."""
+    """Elements that share an exponent."""
 
     def __post_init__(self) -> None:
         wire.E3M0Blocks(self.block)

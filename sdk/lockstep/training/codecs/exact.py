@@ -1,4 +1,4 @@
-"""No codec: every element as it is, 32 bits each."""
+"""The identity codec: every element unchanged, 32 bits each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""binary16, as in OpenDiLoCo (2407.07852, section 2.3): rounded to nearest even, 16 bits an element."""
+"""binary16, as in OpenDiLoCo (2407.07852, section 2.3): rounded to nearest even, 16 bits per element."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIGN = -(1 << 31)
 
 @dataclass(frozen=True)
 class Float16(Elementwise):
-    """Rounds every element to the nearest binary16; larger ones to the largest."""
+    """Rounds every element to the nearest binary16, and larger magnitudes to the largest."""
 
     name: ClassVar[str] = "float16"
 

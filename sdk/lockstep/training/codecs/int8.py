@@ -1,4 +1,4 @@
-"""One byte an element, one scale a block, as in diloco's `int8-block`: blocks of any size, the last one short."""
+"""One byte per element, one scale per block, as in diloco's `int8-block`: blocks of any size, the last one short."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Int8(Elementwise):
 
     name: ClassVar[str] = "int8"
     block: int = 256
-    """Elements under one scale."""
+    """Elements that share a scale."""
 
     def __post_init__(self) -> None:
         wire.Int8Blocks(self.block)

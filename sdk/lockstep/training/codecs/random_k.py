@@ -1,6 +1,7 @@
-"""A random few of each block, the same for all slots of a round: CocktailSGD's mask (Wang 2023), random-k (Stich 2018).
+"""Keeps k random elements of each block, the same for all slots of a round: random-k (Stich 2018), CocktailSGD's mask
+(Wang 2023).
 
-The places are a keyed permutation of the block's indices: they follow from round and block, and travel with nobody.
+A keyed permutation of the block's indices selects them. It depends only on round and block, so no indices are sent.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from lockstep.training.codecs.exact import Exact
 from lockstep.training.described import Described
 
 _FACTORS = (0x2C1B3C6D, 0x297A2D39, 0x7FEB352D)
-"""Odd numbers, one a turn."""
+"""Odd numbers, one for each turn of the permutation."""
 _TURNS = len(_FACTORS)
 
 
 @dataclass(frozen=True)
 class RandomK(Described):
-    """`kept` elements of each block, in the permutation's order; what is missing decodes to zero."""
+    """`kept` elements of each block, in the permutation's order; the other elements decode to zero."""
 
     name: ClassVar[str] = "random_k"
     block: int = 4096
     """A power of two, 4 to 2^16."""
     kept: int = 512
-    """Elements of a block that are kept."""
+    """Elements kept per block."""
     then: Codec = field(default_factory=Exact)
-    """The codec of what is kept."""
+    """The codec of the kept elements."""
 
     def __post_init__(self) -> None:
         if not (4 <= self.block <= 1 << 16 and self.block & (self.block - 1) == 0 and 1 <= self.kept <= self.block):

@@ -19,7 +19,7 @@ class Sign(Elementwise):
 
     name: ClassVar[str] = "sign"
     block: int = 4096
-    """Elements under one magnitude."""
+    """Elements that share a magnitude."""
 
     def __post_init__(self) -> None:
         Signs(self.block)

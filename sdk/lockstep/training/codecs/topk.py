@@ -1,6 +1,6 @@
-"""The largest few of each block, their values in 1 to 32 bits: SparseLoCo (2508.15706), DeMo (2411.19870).
+"""Top-k per block, with values in 1 to 32 bits: SparseLoCo (2508.15706), DeMo (2411.19870).
 
-Places and levels travel as lists, or as the numbers of the subset and of the sequence: the same tensor in fewer bits.
+Indices and levels are sent as lists, or as ranks of the subset and of the sequence: the same tensor in fewer bits.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _MAGNITUDE_BITS = 31
 
 @dataclass(frozen=True)
 class TopK(Elementwise):
-    """The `kept` largest magnitudes of each block, of equals the earlier ones; all else is zero."""
+    """The `kept` largest magnitudes of each block, the earlier ones of equals; all other elements become zero."""
 
     name: ClassVar[str] = "topk"
     block: int = 4096
     """Elements of a block: a power of two, at most 65,536."""
     kept: int = 64
-    """Elements of a block that are kept."""
+    """Elements kept per block."""
     width: int = 2
-    """Bits of a value: 1 a sign, 2, 4, 8 a bin of `uniform`, 16 a binary16, 32 the value."""
+    """Bits per value: 1 is a sign; 2, 4, 8 a bin of `uniform`; 16 a binary16; 32 the value itself."""
     group: int = 128
     """The most blocks that share a scale or bins."""
     places: str = LISTED
-    """"listed": an index each; "ranked": the number of the subset, in fewer bits."""
+    """"listed": one index per element; "ranked": the rank of the subset, in fewer bits."""
     levels: str = LISTED
-    """"listed": a code each; "ranked": by counts and ranks, for a width of 2."""
+    """"listed": one code per element; "ranked": counts and ranks, only for a width of 2."""
 
     def __post_init__(self) -> None:
         Sparse(**asdict(self))
@@ -47,7 +47,7 @@ class TopK(Elementwise):
         return Sparse(**asdict(self))
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
-        """f32 [n]; a kept zero is -0, which the wire tells from what was not kept."""
+        """Returns f32 [n]; a kept zero becomes -0, which the wire format distinguishes from elements not kept."""
         n = x.numel()
         rows = rows_of(bounded(x), self.block)
         mask = largest(rows, within(rows, n), self.kept)
@@ -64,9 +64,9 @@ class TopK(Elementwise):
 
 
 def largest(rows: Tensor, own: Tensor, kept: int) -> Tensor:
-    """bool [blocks, length]: the `kept` largest magnitudes of each row's own elements, or all if they are fewer.
+    """Returns bool [blocks, length]: the `kept` largest magnitudes of each row's own elements, or all if fewer.
 
-    Bisection on the bits of |x| finds the least magnitude that is kept; on the index, how many of its equals are.
+    Bisection on the bits of |x| finds the smallest kept magnitude; bisection on the index, the kept ones among equals.
     """
     key = torch.where(own, bits_of(rows.abs()), -1)
     wanted = torch.clamp(own.to(torch.int32).sum(1, keepdim=True), max=kept)

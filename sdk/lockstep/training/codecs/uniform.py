@@ -21,7 +21,7 @@ from lockstep.training.codecs.base import Elementwise, bounded, flat_of, rows_of
 
 SIGMAS = 6.0
 MAX_PIECE = 1 << 26
-"""Elements that are binned by one set of ops, whose one-hot rows have 16 times as many."""
+"""Elements binned by one set of ops, whose one-hot rows have 16 times as many elements."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Uniform(Elementwise):
     def __post_init__(self) -> None:
         if self.width not in (2, 4, 8) or not 1 <= self.group <= MAX_PIECE:
             raise UsageError(
-                f"bins have {self.width} bits, in groups of {self.group}",
+                f"width is {self.width}, group is {self.group}",
                 f"use a width of 2, 4 or 8, and a group of 1 to {MAX_PIECE}",
             )
 
@@ -53,7 +53,7 @@ class Uniform(Elementwise):
 
 
 def binned(rows: Tensor, chosen: Tensor, width: int) -> Tensor:
-    """f32 [groups, length]: each chosen element replaced by the mean of its bin; the other elements have no meaning."""
+    """Returns f32 [groups, length]: each chosen element replaced by the mean of its bin, other elements unspecified."""
     step = max(1, MAX_PIECE // rows.shape[1])
     pieces = [_binned(rows[i : i + step], chosen[i : i + step], width) for i in range(0, rows.shape[0], step)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

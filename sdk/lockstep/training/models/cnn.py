@@ -82,7 +82,7 @@ class CNN(nn.Module):
         return self.head(x_BCHW.flatten(1))
 
     def initial_scale(self, name: str, shape: tuple[int, ...]) -> float:
-        """Standard deviation of a weight at the start: sqrt(2 / inputs) before a ReLU (He 2015, equation 10)."""
+        """Initial standard deviation of a weight: sqrt(2 / inputs) before a ReLU (He 2015, equation 10)."""
         inputs = 1
         for extent in shape[1:]:
             inputs *= extent

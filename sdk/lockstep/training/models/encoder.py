@@ -22,7 +22,7 @@ class EncoderConfig:
     vocabulary: int = 257
     """V: the data's tokens, then the mask."""
     context: int = 64
-    """T: positions that the model sees."""
+    """T: context length, in tokens."""
     layers: int = 4
     heads: int = 4
     width: int = 128
@@ -103,7 +103,7 @@ class Encoder(nn.Module):
         return self.head(self.head_norm(F.gelu(self.transform(x_BTC))))
 
     def initial_scale(self, name: str, shape: tuple[int, ...]) -> float:
-        """Standard deviation of a weight at the start."""
+        """Initial standard deviation of a weight."""
         return 0.02
 
 

@@ -20,7 +20,7 @@ class GPTConfig:
 
     vocabulary: int = 256
     context: int = 64
-    """T: positions that the model sees."""
+    """T: context length, in tokens."""
     layers: int = 4
     heads: int = 4
     width: int = 128
@@ -83,7 +83,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens to the logits of the next token."""
+    """Maps tokens to the logits of the next token."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class GPT(nn.Module):
         return self.head(self.norm(x_BTC))
 
     def initial_scale(self, name: str, shape: tuple[int, ...]) -> float:
-        """Standard deviation of a weight at the start; residual projections shrink with depth (Radford 2019, 2.3)."""
+        """Initial standard deviation of a weight; residual projections shrink with depth (Radford 2019, 2.3)."""
         return 0.02 / (2 * self.config.layers) ** 0.5 if name.endswith(("proj.weight", "down.weight")) else 0.02
 
 

@@ -22,7 +22,7 @@ class LlamaConfig:
 
     vocabulary: int = 256
     context: int = 64
-    """T: positions that the model sees."""
+    """T: context length, in tokens."""
     layers: int = 4
     heads: int = 4
     kv_heads: int = 2
@@ -136,7 +136,7 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Tokens to the logits of the next token."""
+    """Maps tokens to the logits of the next token."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -156,6 +156,6 @@ class Llama(nn.Module):
         return self.lm_head(self.norm(x_BTC))
 
     def initial_scale(self, name: str, shape: tuple[int, ...]) -> float:
-        """Standard deviation of a weight at the start; residual projections shrink with depth, as in a GPT."""
+        """Initial standard deviation of a weight; residual projections shrink with depth, as in a GPT."""
         residual = name.endswith(("o_proj.weight", "down_proj.weight"))
         return 0.02 / (2 * self.config.layers) ** 0.5 if residual else 0.02

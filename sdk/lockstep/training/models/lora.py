@@ -60,7 +60,7 @@ class Adapted(nn.Module):
         return self.layer(x) + self.lora_B(self.lora_A(x)) * self.scale
 
     def merged(self) -> nn.Module:
-        """Returns one layer that computes the same function."""
+        """Adds the adapter to the wrapped layer's weight in place, and returns that layer, an equal function."""
         with torch.no_grad():
             _weight(self.layer).add_(self.scale * (self.lora_B.weight @ self.lora_A.weight))
         return self.layer
@@ -95,7 +95,7 @@ class LoRA(nn.Module):
         return self.base(*inputs, **named)
 
     def initial_scale(self, name: str, shape: tuple[int, ...]) -> float:
-        """Standard deviation of a weight at the start: B is zero, so that nothing has changed yet."""
+        """Initial standard deviation of a weight: B is zero, so that nothing has changed yet."""
         return 0.0 if name.endswith("lora_B.weight") else shape[1] ** -0.5
 
 

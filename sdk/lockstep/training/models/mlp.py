@@ -30,5 +30,5 @@ class MLP(nn.Module):
         return self.head(self.hidden(self.tokens(tokens_BT)).tanh())
 
     def initial_scale(self, name: str, shape: tuple[int, ...]) -> float:
-        """Standard deviation of a weight at the start."""
+        """Initial standard deviation of a weight."""
         return 0.1

@@ -78,7 +78,7 @@ class AdamW(Chained):
         return self._carried(steps, cut) if restart is None else self._restarted(steps, restart, cut)
 
     def unreached(self, steps: int, restart: int | None) -> str:
-        """Says the same of a warm-up that no round is long enough for."""
+        """Warns also if the warm-up outlasts a round."""
         if restart is not None and self.restart_warmup >= restart:
             part = restart / (self.restart_warmup + 1)
             return (

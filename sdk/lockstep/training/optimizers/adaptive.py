@@ -1,4 +1,4 @@
-"""Adam and Yogi as server optimizers (Reddi 2021, algorithm 2): one step a merge, tau beside the root."""
+"""Adam and Yogi as server optimizers (Reddi 2021, algorithm 2): one step per merge, tau added to the root."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockstep.training.optimizers.schedules import ConstantRate, RateShape
 
 @dataclass(frozen=True)
 class ServerMoments(Chained):
-    """The moments of both: m and v, p - rate m / (sqrt(v) + tau)."""
+    """Base of Adam and Yogi: moments m and v, and the step p - rate m / (sqrt(v) + tau)."""
 
     learning_rate: float = 0.1
     """The highest learning rate."""
@@ -27,16 +27,16 @@ class ServerMoments(Chained):
     beta2: float = 0.99
     """The decay of the second moment."""
     tau: float = 1e-3
-    """Added to the root: the least divisor, and so a bound of the adaptivity."""
+    """Added to the root: the smallest divisor, which bounds the adaptivity."""
     warmup: int = field(default=0, kw_only=True)
     """Steps of linear warm-up over the whole job."""
     schedule: RateShape = field(default_factory=ConstantRate, kw_only=True)
-    """The learning rate after the warm-up: as in every merge, unless another is named."""
+    """The learning rate's schedule after the warm-up; constant by default."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.tau > 0):
-            raise UsageError(f"{brief(self)} cannot run", "betas lie in [0, 1), learning rate and tau above 0")
+            raise UsageError(f"{brief(self)} cannot run", "betas must lie in [0, 1), learning rate and tau above 0")
 
     def kept(self) -> int:
         """m and v."""

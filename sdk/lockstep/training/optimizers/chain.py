@@ -1,13 +1,13 @@
-"""The chain of small functions that an optimizer is: clip, decay, a direction of its own, the step along it.
+"""Optimizers as a chain of small functions: clip, decay, a direction of their own, the step along it.
 
     g = clip(g)                         by value, then by the global norm
-    g = g + decay x                     where the decay is coupled, an L2 penalty
+    g = g + decay x                     if the decay is coupled, an L2 penalty
     direction, memory = direction(g, memory)
-    x = x (1 - rate decay)              where it is not (Loshchilov and Hutter 2019)
+    x = x (1 - rate decay)              if it is not (Loshchilov and Hutter 2019)
     x = x - rate direction
 
-An optimizer is a frozen dataclass with Chained as its base and a `direction`; what it corrects by the age of its memory
-is a row of a table.
+An optimizer is a frozen dataclass derived from Chained, with a `direction`; its corrections for the age of its memory
+are rows of a table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class At(NamedTuple):
 
     rate: Tensor | float
     decay: float
-    """The weight decay; 0 where the chain has added it to the gradient."""
+    """The weight decay; 0 if the chain has added it to the gradient."""
     row: Callable[[], Sequence[Tensor]]
 
     @property
@@ -53,7 +53,7 @@ class At(NamedTuple):
 
 
 def norm_scale(grad: Shards, clip: float) -> Tensor:
-    """The factor that brings the global norm of a gradient down to `clip` (Pascanu 2013, algorithm 1)."""
+    """Returns the factor that scales a gradient's global norm down to `clip` (Pascanu 2013, algorithm 1)."""
     norm = torch.sqrt(reduce(torch.add, [(g * g).sum() for g in grad]))
     return torch.clamp(clip / (norm + 1e-6), max=1.0)
 
@@ -65,14 +65,14 @@ class Chained(Scheduled, Grouped):
     coupled: ClassVar[bool] = False
     """True: the decay is added to the gradient."""
     whole: ClassVar[bool] = False
-    """True: the direction of a parameter reads all of it, in its shape; else elements stand alone."""
+    """True: a parameter's direction depends on all of it, in its shape; else elements are independent."""
     counts: ClassVar[bool] = False
-    """True: the memory holds its age even where it restarts."""
+    """True: the memory holds its age even if it restarts."""
 
     learning_rate: float = field(default=1e-3, kw_only=False)
     """The highest learning rate."""
     weight_decay: float = 0.0
-    """Per step, times the learning rate."""
+    """Weight decay per step, times the learning rate."""
     decayed: str = "all"
     """The parameters that decay: "all", "matrices" (no norms and biases), or "hidden" (no embeddings either, by their
     names)."""
@@ -83,7 +83,7 @@ class Chained(Scheduled, Grouped):
     warmup: int = 10
     """Steps of linear warm-up over the whole job."""
     final_fraction: float = 0.1
-    """The learning rate of the last step, as a fraction of the highest, where the schedule falls to one."""
+    """The learning rate of the last step as a fraction of the highest, for schedules that decay to one."""
     schedule: RateShape = field(default_factory=CosineRate)
     """The learning rate after the warm-up: "cosine", "constant", "linear", "wsd", "inverse_sqrt", "step" or
     "one_cycle"."""
@@ -97,15 +97,15 @@ class Chained(Scheduled, Grouped):
         if not (self.weight_decay >= 0 and self.clip >= 0 and self.clip_value >= 0):
             raise UsageError(
                 f"{type(self).__name__} cannot run with {brief(self)}",
-                "weight_decay, clip and clip_value are not below 0",
+                "weight_decay, clip and clip_value must not be below 0",
             )
 
     def check_lies(self, *, inside: Sequence[str] = (), above: Sequence[str] = (), least: Sequence[str] = ()) -> None:
-        """Raises UsageError unless fields lie in [0, 1), above 0, or are 0 at least."""
+        """Raises UsageError unless fields lie in [0, 1), are above 0, or are at least 0."""
         for names, fine, what in (
-            (inside, lambda x: 0 <= x < 1, "lies in [0, 1)"),
-            (above, lambda x: x > 0, "is above 0"),
-            (least, lambda x: x >= 0, "is not below 0"),
+            (inside, lambda x: 0 <= x < 1, "must lie in [0, 1)"),
+            (above, lambda x: x > 0, "must be above 0"),
+            (least, lambda x: x >= 0, "must not be below 0"),
         ):
             for name in names:
                 if not fine(getattr(self, name)):
@@ -161,8 +161,8 @@ class Chained(Scheduled, Grouped):
         return _Rates(table, self.learning_rate)
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
-        """State: the memory, each of its tensors shard by shard; the further tensors of all parameters one after the
-        other f32 [n], if there are any; the memory's age i32 (), if it is read and does not restart."""
+        """Returns the transformation. Its state: the memory, each of its tensors shard by shard; the further tensors of
+        all parameters, concatenated f32 [n], if any; the memory's age i32 (), if it is read and does not restart."""
         cut, rates = self.cut_of(layout, self.whole), self.rate_at(steps)
         rest = _Rest.of(cut, self.shapes) if self.whole else _Rest((), 0)
         count, kept = len(layout.sizes), self.kept()

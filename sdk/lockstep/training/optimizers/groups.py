@@ -1,4 +1,4 @@
-"""Parameters by name: which of them have a rate or a decay of their own, and where they lie in the flat tensors.
+"""Groups of parameters by name: their own rate or decay, and their places in the flat tensors.
 
 [strategy.inner.groups."*.bias"]       # the last pattern that matches a parameter decides
 weight_decay = 0.0
@@ -22,15 +22,15 @@ from lockstep.training.parameters import Layout, Parameter
 from lockstep.training.strategies.base import Shards
 
 SHOWN = 12
-"""Names of parameters that an error has."""
+"""Names of parameters that an error lists."""
 DECAYED = ("all", "matrices", "hidden")
 EMBEDDINGS = ("tokens", "positions", "embed", "wte", "wpe")
-"""Words in the names of embeddings, which `decayed = "hidden"` leaves alone."""
+"""Words in the names of embeddings, which `decayed = "hidden"` excludes."""
 
 
 @dataclass(frozen=True)
 class RateGroup:
-    """A rate or a decay of the parameters that a pattern names; None: the optimizer's."""
+    """A rate or a decay for the parameters that match a pattern; None: the optimizer's."""
 
     learning_rate: float | None = None
     weight_decay: float | None = None
@@ -40,10 +40,10 @@ class RateGroup:
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if value is not None and not (number and 0 <= value < float("inf")):
-                raise UsageError(f"{name} is {value!r}", "a number, 0 or more")
+                raise UsageError(f"{name} is {value!r}", "give a number of at least 0")
 
     def to_dict(self) -> dict[str, float]:
-        """Its fields that say something."""
+        """Returns the fields that are set."""
         return {k: v for k, v in vars(self).items() if v is not None}
 
 
@@ -63,7 +63,7 @@ class Groups:
         return [{"pattern": pattern, **group.to_dict()} for pattern, group in self.rows]
 
     def chosen(self, name: str) -> RateGroup:
-        """The rate and the decay of a parameter: each field of the last pattern that matches and says it."""
+        """Returns a parameter's rate and decay: each field from the last matching pattern that sets it."""
         rate = decay = None
         for pattern, group in self.rows:
             if fnmatchcase(name, pattern):
@@ -73,16 +73,16 @@ class Groups:
 
 
 def tables_of(given: Any, where: str) -> list[tuple[str, dict[str, Any], str]]:
-    """(pattern, table, its place) of tables by their patterns; UsageError for what is none."""
+    """Yields (pattern, table, its place) of tables by their patterns; raises UsageError for anything else."""
     if isinstance(given, Mapping):
         rows = [(pattern, table, f'{where}."{pattern}"') for pattern, table in given.items()]
     elif isinstance(given, list) and all(isinstance(x, Mapping) and isinstance(x.get("pattern"), str) for x in given):
         rows = [(x["pattern"], {k: v for k, v in x.items() if k != "pattern"}, where) for x in given]
     else:
-        raise UsageError(f"{where} is {given!r}", f'tables by name patterns are due: [{where}."*.bias"]')
+        raise UsageError(f"{where} is {given!r}", f'write tables by name patterns: [{where}."*.bias"]')
     for _, table, place in rows:
         if not isinstance(table, Mapping):
-            raise UsageError(f"{place} is {table!r}", f"a table is due: [{place}]")
+            raise UsageError(f"{place} is {table!r}", f"write a table: [{place}]")
     return [(pattern, dict(table), place) for pattern, table, place in rows]
 
 
@@ -104,7 +104,7 @@ def refuse_unmatched(patterns: Iterable[str], layout: Layout, what: str) -> None
 
 
 def decays(parameter: Parameter, decayed: str) -> bool:
-    """True if a parameter is among those of `decayed`."""
+    """Returns True if `decayed` selects a parameter."""
     matrix = len(parameter.shape) - parameter.is_complex > 1
     if decayed == "hidden":
         return matrix and not any(word in parameter.name for word in EMBEDDINGS)

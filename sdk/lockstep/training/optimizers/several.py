@@ -1,4 +1,4 @@
-"""Several optimizers, each for the parameters that a pattern of names gives it, and each at its own pace.
+"""Several optimizers, each for the parameters that match its name pattern, and each at its own pace.
 
 [strategy.inner]
 name = "several"
@@ -29,21 +29,21 @@ from lockstep.training.strategies.base import Optimizer, Paced, Shards, Transfor
 
 @dataclass(frozen=True)
 class PacedPart:
-    """An optimizer that moves its parameters once in `every` steps, with the gradient of that step."""
+    """An optimizer that updates its parameters once in `every` steps, with the gradient of that step."""
 
     optimizer: Optimizer
     every: int = 1
 
     def __post_init__(self) -> None:
         if not 0 < self.every < 1 << 31:
-            raise UsageError(f"every is {self.every}", "1 or more: a step of so many")
+            raise UsageError(f"every is {self.every}", "use at least 1: one update in this many steps")
 
     def paced(self, steps: int) -> int:
-        """The steps that it takes of so many; one at least, so that its table has a row."""
+        """Returns its number of updates in that many steps; at least one, so that its table has a row."""
         return max(1, -(-steps // self.every))
 
     def restart(self, restart: int | None) -> int | None:
-        """The steps that it takes between two restarts of its memory; UsageError if they are none or differ."""
+        """Returns its updates between two restarts of its memory; raises UsageError if there are none or they vary."""
         if restart is not None and restart % self.every:
             raise UsageError(
                 f"every is {self.every}, and memory restarts every {restart} steps",
@@ -78,10 +78,10 @@ class Several(Described):
 
     def __post_init__(self) -> None:
         if not self.parts.rows:
-            raise UsageError("several optimizers without a part", '[strategy.inner.parts."*"] name = "adamw"')
+            raise UsageError("several has no parts", '[strategy.inner.parts."*"] name = "adamw"')
 
     def unreached(self, steps: int, restart: int | None) -> str:
-        """Says what its parts say, one after the other."""
+        """Joins the warnings of its parts."""
         found = []
         for pattern, member in self.parts.rows:
             if isinstance(member.optimizer, Paced):
@@ -96,7 +96,7 @@ class Several(Described):
         left = [name for name, at in own.items() if at is None]
         if left:
             shown = ", ".join(left[:SHOWN]) + (", ..." if len(left) > SHOWN else "")
-            raise UsageError(f"no part of several moves {shown}", 'add a first part "*"')
+            raise UsageError(f"no part of several updates {shown}", 'add a first part "*"')
         cut = Partition.by_key(layout, lambda p: own[p.name])
         parts = []
         for at, (_, member) in enumerate(self.parts.rows):

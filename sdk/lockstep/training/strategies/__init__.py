@@ -1,1 +1,1 @@
-"""Strategies, by which the slots of a round become its merge: one module each, named in registry.py."""
+"""Strategies, which train the slots of a round and merge them: one module each, named in registry.py."""

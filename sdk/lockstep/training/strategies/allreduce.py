@@ -18,15 +18,15 @@ from lockstep.training.strategies.loop import GRADIENT, Loop, Parts
 
 @dataclass(frozen=True)
 class AllReduce(Loop):
-    """Gradients of one step, 32 bits a parameter."""
+    """Gradients of one step, 32 bits per parameter."""
 
     name: ClassVar[str] = "allreduce"
     inner_steps: int = 1
-    """H: one step a round."""
+    """H: one step per round."""
     aggregate: Aggregate = field(default_factory=Average)
-    """The rule by which the slots' gradients become one."""
+    """The rule that aggregates the slots' gradients."""
     outer: Optimizer = field(default_factory=AdamW)
-    """Applies the mean gradient, once a round."""
+    """Applies the mean gradient, once per round."""
 
     def parts(self) -> Parts:
         """Returns the loop's parts, without a codec and without a carry."""

@@ -1,6 +1,6 @@
-"""CocktailSGD: of a seeded eighth of a step the largest elements travel in 4 bits (Wang 2023, ICML, section 3).
+"""CocktailSGD: the largest elements of a random eighth of a step are sent in 4 bits (Wang 2023, ICML, section 3).
 
-What is left out goes on at both ends: in a slot, of its own step; at the merge, of the mean.
+Residuals are kept at both ends: a slot keeps that of its own step, the merge that of the mean.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def _mixed() -> Codec:
 
 @dataclass(frozen=True)
 class Cocktail(Loop):
-    """0.18 bits a parameter, up and down."""
+    """0.18 bits per parameter, up and down."""
 
     name: ClassVar[str] = "cocktail"
     inner: Optimizer = field(default_factory=AdamW)
-    """The optimizer whose step travels."""
+    """The optimizer whose steps are sent."""
     inner_steps: int = 1
-    """H: steps of a slot in a round."""
+    """H: steps of a slot per round."""
     codec: Codec = field(default_factory=_mixed)
-    """The form in which a step travels."""
+    """The codec of the steps that are sent."""
     down: Codec = field(default_factory=_mixed)
-    """The form in which the mean is applied."""
+    """The codec of the mean that is applied."""
     aggregate: Aggregate = field(default_factory=Average)
-    """The rule by which the slots' steps become one."""
+    """The rule that aggregates the slots' steps."""
     outer: Optimizer = field(default_factory=SGD)
-    """Applies the mean step, once a round."""
+    """Applies the mean step, once per round."""
 
     def parts(self) -> Parts:
         """Returns the loop's parts, with residuals at both ends and the inner moments."""

@@ -1,8 +1,8 @@
-"""DeMo: the strongest cosines of a momentum travel, and leave it (Peng 2024, 2411.19870, algorithm 1).
+"""DeMo: the largest DCT coefficients of a momentum are sent and removed from it (Peng 2024, 2411.19870, algorithm 1).
 
     m = decay m + g     q = the largest coefficients of DCT(m)     m = m - iDCT(q)     p = p - rate sign(mean iDCT(q))
 
-What is left in m is the residual.
+The rest of m is the residual.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from lockstep.training.strategies.loop import GRADIENT, Loop, Parts
 
 @dataclass(frozen=True)
 class DeMo(Loop):
-    """8 of 4,096 coefficients in 16 bits each: 0.055 bits a parameter."""
+    """8 of 4,096 coefficients in 16 bits each: 0.055 bits per parameter."""
 
     name: ClassVar[str] = "demo"
     inner_steps: int = 1
-    """H: one step a round."""
+    """H: one step per round."""
     codec: Codec = field(default_factory=DCT)
-    """The form in which the momentum travels."""
+    """The codec of the momentum that is sent."""
     decay: float = 0.999
-    """The factor of the momentum that did not travel, from round to round."""
+    """The decay per round of the momentum that was not sent."""
     aggregate: Aggregate = field(default_factory=Average)
-    """The rule by which the slots' momenta become one."""
+    """The rule that aggregates the slots' momenta."""
     outer: Optimizer = field(default_factory=SignSGD)
-    """Applies the mean, once a round."""
+    """Applies the mean, once per round."""
 
     def parts(self) -> Parts:
         """Returns the loop's parts; the residual serves as the momentum."""

@@ -1,6 +1,6 @@
-"""DiLoCo: workers take H inner steps each, their mean difference is one outer step (Douillard 2023, algorithm 1).
+"""DiLoCo: workers take H inner steps each; their mean difference is one outer step (Douillard 2023, algorithm 1).
 
-With `payload = "int8-block"` a difference travels as one byte per element, as in INTELLECT-1 (2412.01152, section 2.2),
+With `payload = "int8-block"` a difference is sent as one byte per element, as in INTELLECT-1 (2412.01152, section 2.2),
 here with one scale per block of 256.
 """
 
@@ -33,20 +33,20 @@ class DiLoCo(Loop):
     inner: Optimizer = field(default_factory=AdamW)
     """The optimizer within a round."""
     inner_steps: int = 20
-    """H: steps of a slot in a round."""
+    """H: steps of a slot per round."""
     payload: str = F32_FORMAT
     """"f32" or "int8-block"."""
     outer_learning_rate: float = 0.7
     """The step of Nesterov's momentum at the merge."""
     outer_momentum: float = 0.9
-    """The part of the earlier differences that goes on in it."""
+    """The momentum: the share of earlier differences that each outer step keeps."""
     carry: bool = False
-    """True: a slot's moments go on in its owner's next round; with them the payload has three times the words. False:
-    they restart at zero in every round."""
+    """True: a slot's moments are carried into its owner's next round, which triples the payload. False: they restart at
+    zero in every round."""
 
     def __post_init__(self) -> None:
         if self.payload not in FORMATS:
-            raise UsageError(f"no payload format is called {self.payload!r}", f"one of {', '.join(FORMATS)}")
+            raise UsageError(f"payload format {self.payload!r} is unknown", f"use one of {', '.join(FORMATS)}")
         super().__post_init__()
 
     @property
@@ -63,7 +63,7 @@ class DiLoCo(Loop):
 
 @dataclass(frozen=True)
 class AsItIs(Elementwise):
-    """The difference itself, whatever it holds: what an audit finds is what a slot computed."""
+    """Sends the difference itself, whatever its values: an audit then sees exactly what a slot computed."""
 
     name: ClassVar[str] = F32_FORMAT
 
@@ -85,11 +85,11 @@ class Blocks256(Elementwise):
 
     @property
     def format(self) -> WireFormat:
-        """Blocks of 256, as `int8-block` has them."""
+        """The `int8-block` format, with blocks of 256."""
         return Int8Blocks(BLOCK)
 
     def encode(self, x: Tensor, round: Tensor) -> Tensor:  # noqa: A002
-        """f32 [P]: P is a multiple of 256."""
+        """Encodes f32 [P], with P a multiple of 256."""
         blocks = x.reshape(-1, BLOCK)
         largest = blocks.abs().amax(1, keepdim=True)
         scale = ((largest / INT8_MAX).view(torch.int32) & SHORT).view(torch.float32)

@@ -1,4 +1,4 @@
-"""DisTrO: DeMo whose cosines travel as signs times a magnitude (Nous Research 2024, Psyche)."""
+"""DisTrO: DeMo whose coefficients are sent as signs times a magnitude (Nous Research 2024, Psyche)."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ class DisTrO(DeMo):
 
     name: ClassVar[str] = "distro"
     codec: Codec = field(default_factory=lambda: DCT(then=TopK(kept=4, width=1)))
-    """The form in which the momentum travels."""
+    """The codec of the momentum that is sent."""

@@ -12,8 +12,8 @@ from lockstep.training.strategies.fedavg import FedOpt
 
 @dataclass(frozen=True)
 class FedAdam(FedOpt):
-    """Adam at the merge, its correction as of flwr 1.42."""
+    """Adam at the merge, with the bias correction of flwr 1.42."""
 
     name: ClassVar[str] = "fedadam"
     outer: Optimizer = field(default_factory=lambda: Adam(learning_rate=0.01, ahead=1))
-    """Applies base - mean, once a round."""
+    """Applies base - mean, once per round."""

@@ -1,6 +1,6 @@
-"""FedAvg: slots train by themselves for H steps, their mean parameters are the next base (McMahan 2017, algorithm 1).
+"""FedAvg: slots train independently for H steps; their mean parameters are the next base (McMahan 2017, algorithm 1).
 
-All slots draw as many rows in a round, so that the mean has equal weights.
+All slots draw the same number of rows per round, so the mean has equal weights.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from lockstep.training.strategies.loop import PARAMETERS, Loop, Parts
 
 @dataclass(frozen=True)
 class FedAvg(Loop):
-    """Parameters travel, 32 bits each; the inner optimizer starts anew in every round."""
+    """Parameters are sent, 32 bits each; the inner optimizer's state restarts in every round."""
 
     name: ClassVar[str] = "fedavg"
     inner: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.1))
     """The optimizer within a round."""
     inner_steps: int = 20
-    """H: steps of a slot in a round."""
+    """H: steps of a slot per round."""
     aggregate: Aggregate = field(default_factory=Average)
-    """The rule by which the slots' parameters become one set."""
+    """The rule that aggregates the slots' parameters."""
 
     def parts(self) -> Parts:
         """Returns the loop's parts; the mean becomes the next base."""
@@ -35,17 +35,17 @@ class FedAvg(Loop):
 
 @dataclass(frozen=True)
 class FedOpt(Loop):
-    """FedAvg whose mean is a direction for an optimizer at the merge (Reddi 2021, algorithm 2)."""
+    """FedAvg whose mean gives the direction of a server optimizer's step (Reddi 2021, algorithm 2)."""
 
     inner: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.1))
-    """The optimizer within a round; it starts anew in every one."""
+    """The optimizer within a round; its state restarts in every round."""
     inner_steps: int = 20
-    """H: steps of a slot in a round."""
+    """H: steps of a slot per round."""
     aggregate: Aggregate = field(default_factory=Average)
-    """The rule by which the slots' parameters become one set."""
+    """The rule that aggregates the slots' parameters."""
     outer: Optimizer = field(default_factory=SGD)
-    """Applies base - mean, once a round."""
+    """Applies base - mean, once per round."""
 
     def parts(self) -> Parts:
-        """Parameters travel, 32 bits each."""
+        """Parameters are sent, 32 bits each."""
         return Parts(self.inner, Exact(), self.aggregate, self.outer, sent=PARAMETERS)

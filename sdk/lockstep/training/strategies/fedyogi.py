@@ -16,4 +16,4 @@ class FedYogi(FedOpt):
 
     name: ClassVar[str] = "fedyogi"
     outer: Optimizer = field(default_factory=Yogi)
-    """Applies base - mean, once a round."""
+    """Applies base - mean, once per round."""

@@ -3,10 +3,10 @@
     x = what is sent + residual             a difference, a gradient, or the parameters themselves
     payload, residual = encode(x)           the residual is what the payload leaves out
     mean = aggregate(decode(payload) of the accepted slots, in slot order)
-    mean = what a codec leaves of it        with a residual of the merge's own, where a strategy says so
+    mean = decode(encode(mean + residual))  if the strategy sets `down`, with the merge's own residual
     base, outer state = outer(base, mean)   or base = mean
 
-A strategy is a frozen dataclass with Loop as its base, whose `parts` names the pieces.
+A strategy is a frozen dataclass derived from Loop, whose `parts` returns its parts.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ DIFFERENCE, PARAMETERS, GRADIENT = "difference", "parameters", "gradient"
 
 
 class Parts(NamedTuple):
-    """The pieces of a strategy."""
+    """The parts of a strategy."""
 
     inner: Optimizer | None
-    """The optimizer within a round; where a gradient is sent, what makes of it what is sent, or None."""
+    """The optimizer within a round; if a gradient is sent, the optimizer that transforms it, or None."""
     codec: Codec
     aggregate: Aggregate
     outer: Optimizer | None
@@ -40,17 +40,17 @@ class Parts(NamedTuple):
     sent: str = DIFFERENCE
     """DIFFERENCE: base - live; GRADIENT: that of the round's one step, after `inner`; PARAMETERS: live."""
     keeps: bool = False
-    """The inner optimizer's state goes on in the owner's next round."""
+    """True: the inner optimizer's state is carried into the owner's next round."""
     decay: float | None = None
-    """The factor of what a payload leaves out, which is added in the owner's next round; None: it is dropped."""
+    """The decay of the residual, which is added in the owner's next round; None: there is no residual."""
     down: Codec | None = None
-    """Encodes the mean; what that leaves out is added in the next merge. None: the mean is applied as it is."""
+    """Encodes the mean, whose residual is added in the next merge. None: the mean is applied directly."""
     whole: bool = False
-    """The codec encodes a shard's padding too; else the payload ends with the last parameter."""
+    """True: the codec also encodes a shard's padding; else the payload ends with the last parameter."""
 
 
 class Loop(Described):
-    """A strategy of parts; a subclass is a frozen dataclass."""
+    """A strategy made of parts; a subclass is a frozen dataclass."""
 
     inner_steps: int
 
@@ -75,15 +75,15 @@ class Loop(Described):
             raise UsageError(f"inner_steps is {self.inner_steps}", "use at least 1")
         if parts.sent == GRADIENT and self.inner_steps != 1:
             raise UsageError(
-                f"inner_steps is {self.inner_steps} where gradients are sent",
-                "a round has one step; [batch] accumulation makes it larger",
+                f"inner_steps is {self.inner_steps}, but this strategy sends gradients",
+                "a round has one step; increase [batch] accumulation instead",
             )
         if parts.decay is not None and not 0 < parts.decay <= 1:
-            raise UsageError(f"the residual's decay is {parts.decay}", "it lies in (0, 1]")
+            raise UsageError(f"the residual's decay is {parts.decay}", "it must lie in (0, 1]")
         parts.aggregate.check(parts.codec)
 
     def warnings(self, rounds: int) -> list[str]:
-        """Tells of learning rates that a job of so many rounds never reaches."""
+        """Returns warnings about learning rates that a job of that many rounds never reaches."""
         parts, steps = self.parts(), rounds * self.inner_steps
         found = []
 
@@ -97,7 +97,7 @@ class Loop(Described):
         return found
 
     def rules(self, rounds: int, layout: Layout) -> Rules:
-        """The loop's functions for these parts."""
+        """Returns the loop's functions for these parts."""
         parts = self.parts()
         inner = None
         if parts.inner is not None:
@@ -108,7 +108,7 @@ class Loop(Described):
         return Rules(turn.init, turn.step, turn.encode, turn.outer_state, turn.merge, sizes, parts.sent != GRADIENT)
 
     def to_dict(self) -> dict[str, Any]:
-        """`strategy` of a job's spec."""
+        """Returns the object `strategy` of a job's spec."""
         return {**super().to_dict(), "wire": self.wire}
 
 
@@ -131,7 +131,7 @@ class _Turn:
         return [*moments, *(p[:n] for p, n in zip(parameters, self.own, strict=True))]
 
     def step(self, state: Shards, counter: Tensor, live: Shards, gradient: Shards) -> tuple[list[Tensor], list[Tensor]]:
-        """The inner optimizer's; where a gradient is sent, it takes the place of the parameters: `encode` reads it."""
+        """Makes the inner optimizer's step; if a gradient is sent, it replaces the parameters, for `encode` to read."""
         if self.inner is None:
             return list(state), list(gradient)
         moments, moved = self.inner.update(state[: self.moments], counter, live, gradient)
@@ -213,5 +213,5 @@ def _cut(x: Tensor, n: int) -> Tensor:
 
 
 def _filled(x: Tensor, size: int) -> Tensor:
-    """Zeros in the place of a shard's padding."""
+    """Fills a shard's padding with zeros."""
     return F.pad(x, (0, size - x.numel())) if size > x.numel() else x

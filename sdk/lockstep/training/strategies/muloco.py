@@ -16,23 +16,23 @@ from lockstep.training.strategies.loop import Loop, Parts
 
 @dataclass(frozen=True)
 class MuLoCo(Loop):
-    """4 bits a parameter, or 2; Muon's momentum and what the codec leaves out are carried."""
+    """4 bits per parameter, or 2; Muon's momentum and the codec's residual are carried."""
 
     name: ClassVar[str] = "muloco"
     inner: Optimizer = field(default_factory=Muon)
     """The optimizer within a round."""
     inner_steps: int = 30
-    """H: steps of a slot in a round."""
+    """H: steps of a slot per round."""
     codec: Codec = field(default_factory=lambda: Uniform(width=4))
-    """The form in which a difference travels."""
+    """The codec of the differences that are sent."""
     decay: float = 0.9
-    """The factor of what the codec leaves out, from round to round."""
+    """The residual's decay per round."""
     aggregate: Aggregate = field(default_factory=Average)
-    """The rule by which the slots' differences become one."""
+    """The rule that aggregates the slots' differences."""
     outer: Optimizer = field(default_factory=Nesterov)
-    """Applies the mean difference, once a round."""
+    """Applies the mean difference, once per round."""
     moments: bool = True
-    """True: the inner optimizer's state goes on in its owner's next round."""
+    """True: the inner optimizer's state is carried into its owner's next round."""
 
     def parts(self) -> Parts:
         """Returns the loop's parts, with a residual to which the learning rate was applied once."""

@@ -1,12 +1,12 @@
-"""1-bit Adam: after a warm-up Adam's second moment is frozen, and its first travels as signs (Tang 2021, 2102.02888).
+"""1-bit Adam: after a warm-up Adam's second moment is frozen, and the first is sent as signs (Tang 2021, 2102.02888).
 
-    warm-up     g travels in full                m = beta1 m + (1 - beta1) mean(g), v as Adam's, at the merge
-    then        C(m_slot + e_slot) travels       m = C(mean + e_merge), v frozen
+    warm-up     g is sent in full                m = beta1 m + (1 - beta1) mean(g), v as Adam's, at the merge
+    then        C(m_slot + e_slot) is sent       m = C(mean + e_merge), v frozen
     both        p = p - rate m / (sqrt(v) + epsilon)
 
-The paper gives every worker the mean momentum back. Here a slot starts from the parameters alone, so that its momentum
-is that of its own gradients; by linearity the mean is the same, but for what the codec leaves out, which both residuals
-keep. Payloads of the warm-up travel as plain words.
+In the paper every worker receives the mean momentum. Here a slot receives only the parameters, so its momentum is that
+of its own gradients; by linearity the mean is the same, except for the codec's error, which both residuals keep.
+Payloads of the warm-up are plain words.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from lockstep.training.strategies.loop import GRADIENT, Loop, Parts
 
 @dataclass(frozen=True)
 class OneBit(Scheduled, Loop):
-    """1 bit a parameter once warm."""
+    """1 bit per parameter after the warm-up."""
 
     name: ClassVar[str] = "onebit"
     inner_steps: int = 1
-    """H: one step a round."""
+    """H: one step per round."""
     warm_rounds: int = 20
-    """Rounds of plain Adam, which find the second moment."""
+    """Rounds of plain Adam, which estimate the second moment."""
     block: int = 4096
-    """Elements under one magnitude."""
+    """Elements that share a magnitude."""
     learning_rate: float = 1e-3
     """The highest learning rate."""
     beta1: float = 0.9
@@ -59,19 +59,19 @@ class OneBit(Scheduled, Loop):
     schedule: RateShape = field(default_factory=CosineRate)
     """The learning rate after the warm-up, by rounds."""
     aggregate: Aggregate = field(default_factory=Average)
-    """The rule by which the slots' momenta become one."""
+    """The rule that aggregates the slots' momenta."""
 
     def __post_init__(self) -> None:
         self.check_rate()
         fine = 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0 and self.warm_rounds > 0
         if not fine:
             raise UsageError(
-                f"1-bit Adam cannot run with {self}", "betas lie in [0, 1), epsilon and warm_rounds above 0"
+                f"1-bit Adam cannot run with {self}", "betas must lie in [0, 1), epsilon and warm_rounds above 0"
             )
         super().__post_init__()
 
     def parts(self) -> Parts:
-        """Signs with residuals at both ends, once warm."""
+        """Returns the loop's parts: signs with residuals at both ends, after the warm-up."""
         codec = OnceWarm(Sign(self.block), self.warm_rounds)
         momentum = SlotMomentum(self.beta1, self.warm_rounds)
         return Parts(
@@ -81,13 +81,13 @@ class OneBit(Scheduled, Loop):
 
 @dataclass(frozen=True)
 class OnceWarm(Elementwise):
-    """The tensor itself in the first rounds, then a codec's form of it."""
+    """Sends the tensor itself in the first rounds, then a codec's form of it."""
 
     name: ClassVar[str] = "once_warm"
     then: Codec = field(default_factory=Sign)
-    """The codec once warm; its payload is the decoded tensor."""
+    """The codec after the warm-up; its payload is the decoded tensor."""
     rounds: int = 20
-    """The first rounds."""
+    """The number of first rounds."""
 
     @property
     def format(self) -> WireFormat:
@@ -102,14 +102,14 @@ class OnceWarm(Elementwise):
 
 @dataclass(frozen=True)
 class SlotMomentum(Described):
-    """A slot sends its gradient in the first rounds, then the moving mean of its gradients."""
+    """Sends a slot's gradient in the first rounds, then the moving average of its gradients."""
 
     name: ClassVar[str] = "slot_momentum"
     beta: float = 0.9
     rounds: int = 20
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
-        """State: the moving mean, shard by shard."""
+        """Returns the transformation. Its state: the moving average, shard by shard."""
 
         def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
             m = [self.beta * a + (1 - self.beta) * g for a, g in zip(state, grad, strict=True)]
@@ -120,12 +120,12 @@ class SlotMomentum(Described):
 
 @dataclass(frozen=True)
 class FrozenAdam:
-    """Adam in the first rounds; afterwards its second moment is frozen, and its input is taken as the momentum."""
+    """Adam in the first rounds; then its second moment is frozen, and its input is used as the momentum."""
 
     of: OneBit
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
-        """State: m, then v, shard by shard. The corrections follow the round, as the phases do."""
+        """Returns the transformation. Its state: m, then v, shard by shard. Bias corrections depend on the round."""
         rows = [self._row(step, steps) for step in range(steps)]
         table, o = torch.tensor(rows, dtype=torch.float32), self.of
 

@@ -1,4 +1,4 @@
-"""OpenDiLoCo: DiLoCo whose differences travel as binary16 (2407.07852, section 2.3)."""
+"""OpenDiLoCo: DiLoCo whose differences are sent as binary16 (2407.07852, section 2.3)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lockstep.training.strategies.loop import Loop, Parts
 
 @dataclass(frozen=True)
 class OpenDiLoCo(Loop):
-    """16 bits a parameter; the moments are carried."""
+    """16 bits per parameter; the moments are carried."""
 
     name: ClassVar[str] = "opendiloco"
     inner: Optimizer = field(default_factory=AdamW)
     """The optimizer within a round."""
     inner_steps: int = 500
-    """H: steps of a slot in a round."""
+    """H: steps of a slot per round."""
     codec: Codec = field(default_factory=Float16)
-    """The form in which a difference travels."""
+    """The codec of the differences that are sent."""
     aggregate: Aggregate = field(default_factory=Average)
-    """The rule by which the slots' differences become one."""
+    """The rule that aggregates the slots' differences."""
     outer: Optimizer = field(default_factory=Nesterov)
-    """Applies the mean difference, once a round."""
+    """Applies the mean difference, once per round."""
     moments: bool = True
-    """True: the inner optimizer's state goes on in its owner's next round."""
+    """True: the inner optimizer's state is carried into its owner's next round."""
 
     def parts(self) -> Parts:
-        """Returns the loop's parts, without a residual: what the codec leaves out is lost."""
+        """Returns the loop's parts, without a residual: the codec's error is lost."""
         return Parts(self.inner, self.codec, self.aggregate, self.outer, keeps=self.moments)

@@ -16,8 +16,8 @@ class Photon(FedOpt):
 
     name: ClassVar[str] = "photon"
     inner: Optimizer = field(default_factory=AdamW)
-    """The optimizer within a round; it starts anew in every one."""
+    """The optimizer within a round; its state restarts in every round."""
     inner_steps: int = 128
-    """H: steps of a slot in a round."""
+    """H: steps of a slot per round."""
     outer: Optimizer = field(default_factory=lambda: Nesterov(0.7, 0.7))
-    """Applies base - mean, once a round."""
+    """Applies base - mean, once per round."""

@@ -65,9 +65,9 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 
 def strategy_named(name: str) -> type[Strategy]:
-    """The kind of strategy that a name means; UsageError if there is none."""
+    """Returns the strategy of a name; raises UsageError if there is none."""
     if name not in STRATEGIES:
-        raise UsageError(f"no strategy is called {name!r}", nearest(name, STRATEGIES))
+        raise UsageError(f"strategy {name!r} is unknown", nearest(name, STRATEGIES))
     return STRATEGIES[name]
 
 

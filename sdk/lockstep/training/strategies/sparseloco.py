@@ -1,10 +1,10 @@
-"""SparseLoCo: DiLoCo whose differences travel as 64 of 4,096 elements in 2 bits, with a residual (2508.15706).
+"""SparseLoCo: DiLoCo whose differences are sent as 64 of 4,096 elements in 2 bits, with a residual (2508.15706).
 
     e = decay e + (base - live)     d = Q(TopK(e))     e = e - d          in each slot (algorithm 1, lines 8 to 11)
     base = base - outer rate mean(d)
 
-Templar's runs (Covenant-72B: 2603.08163) average over the contributors and clip payloads to their median norm, which
-`aggregate` says. The paper's bins, scale and indices are those of the codec.
+Templar's runs (Covenant-72B: 2603.08163) average over the contributors and clip payloads to their median norm, as set
+by `aggregate`. The paper's bins, scale and indices are those of the codec.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from lockstep.training.strategies.loop import Loop, Parts
 
 @dataclass(frozen=True)
 class SparseLoCo(Loop):
-    """0.219 bits a parameter; the moments and what the codec leaves out are carried."""
+    """0.219 bits per parameter; the moments and the codec's residual are carried."""
 
     name: ClassVar[str] = "sparseloco"
     inner: Optimizer = field(default_factory=AdamW)
     """The optimizer within a round."""
     inner_steps: int = 30
-    """H: steps of a slot in a round."""
+    """H: steps of a slot per round."""
     codec: Codec = field(default_factory=TopK)
-    """The form in which a difference travels."""
+    """The codec of the differences that are sent."""
     decay: float = 0.95
-    """The factor of what the codec leaves out, from round to round."""
+    """The residual's decay per round."""
     aggregate: Aggregate = field(default_factory=lambda: Average(clip=True))
-    """The rule by which the slots' differences become one."""
+    """The rule that aggregates the slots' differences."""
     outer: Optimizer = field(default_factory=SGD)
-    """Applies the mean difference, once a round."""
+    """Applies the mean difference, once per round."""
     moments: bool = True
-    """True: the inner optimizer's state goes on in its owner's next round."""
+    """True: the inner optimizer's state is carried into its owner's next round."""
 
     def parts(self) -> Parts:
         """Returns the parts of the loop, with a residual."""

@@ -1,4 +1,5 @@
-"""SparseLoCo in fewer bits: the same tensors, places and levels as numbers of subsets and sequences (Cover 1973)."""
+"""SparseLoCo in fewer bits: the same tensors, with indices and levels coded as ranks of subsets and sequences (Cover
+1973)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from lockstep.training.strategies.sparseloco import SparseLoCo
 
 @dataclass(frozen=True)
 class SparseLoCoE(SparseLoCo):
-    """SparseLoCo with entropy-coded payloads, 0.135 bits a parameter; its states are SparseLoCo's, bit for bit."""
+    """SparseLoCo with entropy-coded payloads, 0.135 bits per parameter; its states are SparseLoCo's, bit for bit."""
 
     name: ClassVar[str] = "sparseloco_e"
     codec: Codec = field(default_factory=lambda: TopK(places="ranked", levels="ranked"))
-    """The form in which a difference travels."""
+    """The codec of the differences that are sent."""
