@@ -78,6 +78,7 @@ def test_a_state_of_integers_is_not_that_of_another_arithmetic(tenth: str, integ
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(HOURS)
 def test_fifty_steps_of_integers_end_alike_on_every_build(integers: Program) -> None:
     """Both compilers, every path, one and two threads, maps interpreted and compiled."""

@@ -42,7 +42,7 @@ BLOCKS = 60
 TRACED = {"tracer": "callTracer", "tracerConfig": {"onlyTopCall": True}}
 PART = 20
 """Histories of one test of the slow run: Anvil slows down with what its chain holds."""
-HISTORIES = int(os.environ.get("LOCKSTEP_HISTORIES", "200"))
+HISTORIES = int(os.environ.get("LOCKSTEP_HISTORIES", "100"))
 NAMES = tuple(f"wanderer {i}" for i in range(8))
 SPENT = 1
 """The field of a stored game that Anvil's meter fills."""

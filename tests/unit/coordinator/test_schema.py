@@ -64,10 +64,12 @@ def sign(request: PreparedRequest) -> PreparedRequest:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dialect", ["sqlite"])
 def test_few_requests_of_every_operation(api: Api) -> None:
     examine(api, FEW)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dialect", ["postgresql"])
 def test_many_requests_of_every_operation(api: Api) -> None:
     examine(api, MANY)
