@@ -52,7 +52,7 @@ def accept(context: ApiContext, request: SignedRequest, announced: ClaimIn) -> s
 
 
 def _keep(session: Session, announced: ClaimIn, key: str, digest: Digest, now: int) -> None:
-    """Keeps a signed claim beside the earlier ones for its slot."""
+    """Keeps a signed claim in addition to earlier ones for its slot."""
     known = session.scalars(select(SignedClaimRow.digest).where(SignedClaimRow.claim == key)).all()
     if "0x" + digest.hex() in known:
         return

@@ -125,7 +125,7 @@ def _scratch(home: Path) -> Iterator[Path]:
 def restore(home: Path, database: Database, chain_id: int, market: Address, file: Path) -> Kept:
     """Restores a backup into a home that has no guard; the caller holds the home's lock.
 
-    Raises UsageError for a file that is no backup, Mismatch for one that is damaged or of another market, GuardRefused
+    Raises UsageError for a file that is not a backup, Mismatch for a damaged one or another market's, GuardRefused
     if the home has a guard: an older guard in its place would sign again what is signed.
     """
     manifest = _manifest(file)
@@ -161,7 +161,8 @@ def require_whole(home: Path) -> None:
     """Raise DoctorError if a restore of the home was cut off."""
     if (home / RESTORING / MANIFEST).exists():
         raise DoctorError(
-            f"a restore of {home} was cut off", "give the same `lockstep coordinator restore FILE` again: it goes on"
+            f"a restore of {home} was interrupted",
+            "run the same `lockstep coordinator restore FILE` again: it continues",
         )
 
 
@@ -255,14 +256,14 @@ def _require_room(home: Path, manifest: dict[str, Any]) -> None:
     for name in DATABASES:
         if (home / name).exists():
             raise GuardRefused(
-                f"{home} has a {name} of its own", "restore into an empty home, or move the old one away for good"
+                f"{home} already has a {name}", "restore into an empty home, or move the old one away permanently"
             )
     if (home / KEYSTORE).exists() and account_address(home / KEYSTORE).lower() != manifest["account"]:
         raise UsageError(f"{home} has the key of another account", "restore into an empty home")
 
 
 def _stage(file: Path, manifest: dict[str, Any], staged: Path) -> None:
-    """Unpacks the backup beside its place; the manifest is written last and marks the copy as complete."""
+    """Unpacks the backup next to its destination; the manifest is written last and marks the copy as complete."""
     if staged.exists():
         shutil.rmtree(staged)
     staged.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""The checks of a coordinator's doctor beside every role's: its database and its broker."""
+"""The checks of a coordinator's doctor in addition to every role's: its database and its broker."""
 
 from __future__ import annotations
 

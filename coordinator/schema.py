@@ -23,7 +23,7 @@ class _Out(BaseModel):
 
 
 class Problem(BaseModel):
-    """A failure, as RFC 9457 has it."""
+    """A failure, in the form of RFC 9457."""
 
     model_config = ConfigDict(extra="allow")
     type: str
@@ -182,7 +182,7 @@ class NetworkOut(BaseModel):
     rpc_urls: list[str]
     """Public JSON-RPC endpoints of the chain; none where the operator publishes none."""
     gateways: list[str]
-    """Trustless gateways that have the market's content, beside /ipfs of this server."""
+    """Trustless gateways that have the market's content, in addition to /ipfs of this server."""
 
 
 class ClaimBody(BaseModel):
@@ -267,7 +267,7 @@ class BlobOut(BaseModel):
 
 
 class DescriptionOut(BaseModel):
-    """A job in its author's words, from its spec: nobody has checked them but for what the Programs say."""
+    """A job in its author's words, from its spec: unchecked, except for what follows from the Programs."""
 
     title: str
     """The job's name for people; empty without one."""
@@ -302,7 +302,7 @@ class InsideOut(BaseModel):
 
 
 class RunOut(BaseModel):
-    """A job as a run: how far it is, what it has cost, what became of its claims."""
+    """A job as a run: its progress, its cost, and the outcomes of its claims."""
 
     id: str
     requester: str
@@ -407,7 +407,7 @@ class LossPoint(BaseModel):
     claim: str
     """The merge; empty: the first weights."""
     loss: float | str
-    """binary64; a string where it is no finite number."""
+    """binary64; a string if it is not finite."""
     step: int
     tokens: int | None
     time: int
@@ -429,7 +429,7 @@ class LockOut(BaseModel):
     what: str
     """claim, merge, game, other."""
     until: int | None
-    """Chain seconds at which it is free if nobody challenges; null: that is not known yet."""
+    """Chain seconds at which it is free if nobody challenges; null if that is not known yet."""
 
 
 class ReasonOut(BaseModel):
@@ -462,7 +462,7 @@ class AccountOut(BaseModel):
     earned: str
     slashed: str
     paid: str
-    """Pay for slots and merges: a part of what it earned."""
+    """Pay for slots and merges: a part of the earnings."""
     gained: str
     """Pay, fees, and shares of stakes and bonds: what was credited, without escrow and deposits that came back."""
     money: dict[str, str]
@@ -539,7 +539,7 @@ class TransactionOut(BaseModel):
     block: int
     time: int
     gas: int | None
-    """Gas that it used; null where the index has not read it: it reads that of disputes alone."""
+    """Gas that it used; null if the index has not read it: it reads only that of disputes."""
     events: list[EventOut]
 
 

@@ -56,9 +56,9 @@ class CoordinatorSettings:
     public_url: str = ""
     """Public URL of this server; "": the URL of each request."""
     public_rpc: str = ""
-    """RPC URLs that anybody may see, by commas; "": of `rpc`, those on this machine that hold no key."""
+    """Comma-separated RPC URLs to publish; "": those of `rpc` on this machine that contain no key."""
     public_gateways: str = ""
-    """Trustless gateways that anybody may read content from, by commas, beside this server."""
+    """Comma-separated trustless gateways to publish, in addition to this server."""
 
     @property
     def home(self) -> Path:

@@ -210,7 +210,7 @@ class Admission:
         return pace
 
     def _has_room(self, taken: TrackedJob, live: Iterable[TrackedJob], now: Seconds) -> bool:
-        """Tells if one more claim of a job could be defended beside every live claim of every job, all at once."""
+        """Returns True if one more claim of a job could be defended together with every live claim of every job."""
         self._look(now)
         claims = [self._planned(other) for other in live]
         try:

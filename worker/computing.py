@@ -1,6 +1,7 @@
-"""Computing a claim: train its steps, check one of them, store what it commits to.
+"""Computes a claim: trains its steps, checks one of them, and stores the data that it commits to.
 
-Runs beside the loop that talks to the chain; knows no chain. Killed, it goes on from the last state on disk.
+It runs in parallel with the loop that talks to the chain, and needs no chain itself. After a kill it continues from
+the last state on disk.
 """
 
 from __future__ import annotations
@@ -161,9 +162,7 @@ def check_step(step: StepTrace, t: int, root: StateRoot, random: Random) -> None
         for index, element in words:
             expected, got = _word(part, index, element, random)
             if expected != got:
-                raise _wrong(
-                    f"op {index} ({program.name_of(index)}), element {element} of step {t} is not what it must be"
-                )
+                raise _wrong(f"op {index} ({program.name_of(index)}), element {element} of step {t} is wrong")
 
 
 def _drawn(program: Program, random: Random) -> tuple[int, int]:

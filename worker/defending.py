@@ -1,4 +1,4 @@
-"""Defends claims: plays every open game about them beside training, the earliest deadline first."""
+"""Defends claims: plays every open game about them in parallel with training, earliest deadline first."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def why_of(account: Account) -> Why:
 
 
 def why_without_chain(home: Path, error: Unreachable) -> Why:
-    """Collects the reasons from the home's notes alone, when the chain does not answer."""
+    """Collects the reasons from only the home's notes, when the chain does not respond."""
     running, said = lock.holder(home), notes.read(home)
     again = Seconds(int(time.time()) + LOOK_SECONDS)
     state = Note(error.code, f"{error.message}: nothing of the chain can be told", again)
@@ -238,7 +238,7 @@ def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
         return running, Note("disk_full", told, Seconds(_now(account) + LOOK_SECONDS))
     if running is None and said.code in (notes.WORKING.code, "listening", "draining", "hours"):
         # It was killed before it could say anything.
-        said = Note("killed", "the last worker of this home was killed: start it again; it goes on where it was")
+        said = Note("killed", "the last worker of this home was killed: start it again; it continues where it was")
     w3 = account.contracts.market.w3
     coin = w3.eth.get_balance(w3.to_checksum_address(account.address))
     return running, replace(NO_GAS, next=Seconds(_now(account) + LOOK_SECONDS)) if coin == 0 else said
@@ -333,7 +333,7 @@ def _money(account: Account) -> tuple[Note, ...]:
 
 
 def _until(account: Account, key: bytes) -> Seconds | None:
-    """Returns the chain time by which a lock of the account is free, if nobody challenges; None: nobody can say."""
+    """Returns the chain time by which a lock of the account is free, if nobody challenges; None if that is unknown."""
     place = account.ledger.places.get(ClaimId(key))
     if place is None:
         return None
@@ -354,7 +354,9 @@ def _unjoined(account: Account, job: JobLedger, running: bool) -> Note:
     if last is not None and Phase.JOINING <= phase < Phase.LEAD:
         slots = account.contracts.market.params(job.id).role.slots
         if len(last.holders) >= slots:
-            return Note("full", f"all {slots} slots of round {last.number} are taken; the next round opens anew")
+            return Note(
+                "full", f"all {slots} slots of round {last.number} are taken; the next round opens all slots again"
+            )
         if phase == Phase.JOINING:
             stored = account.contracts.market.round(job.id, last.number)
             return Note("joining", f"round {last.number} can be joined: a slot is taken soon", stored.join_ends)

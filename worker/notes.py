@@ -55,7 +55,7 @@ STOPPED = Note("stopped", "no worker runs in this home", None)
 
 @dataclass
 class Notes:
-    """The notes of one process; without a home they are kept in memory alone."""
+    """The notes of one process; without a home they are kept only in memory."""
 
     home: Path | None
     state: Note = WORKING

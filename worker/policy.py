@@ -75,7 +75,7 @@ class Policy:
         return f"it is a job of {requester}, and --jobs-from names others"
 
     def refuses_price(self, params: JobParams, operations: int) -> str:
-        """Returns the reason why a slot of so many operations pays too little; empty if it pays enough."""
+        """Returns the reason why a slot of that many operations pays too little; empty if it pays enough."""
         if params.role.slot_price * PRICED_OPERATIONS >= self.min_price * operations:
             return ""
         paid = tokens(price_of(params.role.slot_price, operations), 4)

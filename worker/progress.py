@@ -1,4 +1,4 @@
-"""Work in progress on disk: a killed worker goes on from its last whole step, with the same bits.
+"""Work in progress on disk: a killed worker continues from its last complete step, with the same bits.
 
 Files under `home/work/<claim>/`. `progress` is rewritten for every step (roots S_1..S_t and the tensors that step
 changed) while the next one is computed; it is replaced atomically and believed only if this build wrote it and its

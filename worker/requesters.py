@@ -1,6 +1,6 @@
 """Counts the rounds of a requester in which this account's work was public and not paid.
 
-A requester whose windows are too short to merge, or to fetch the payloads, would have everybody's work for gas alone.
+A requester whose windows are too short to merge, or to fetch the payloads, would get everybody's work for only the gas.
 The chain records each such round, so that a restarted worker knows them too.
 """
 

@@ -1,4 +1,4 @@
-"""The worker's loop: load (chain, ledger, jobs), decide (pure), act; training and defending run beside it.
+"""The worker's loop: load (chain, ledger, jobs), decide (pure), act; training and defending run in parallel.
 
 One thread talks to the chain, one computes claims, two play games, one announces. Everything that must survive a kill
 is on disk before the transaction that relies on it: guard row, material, outbox. The process outlives its jobs: it
@@ -227,7 +227,7 @@ class Worker:
         closed = self.parts.policy.closed_now()
         if closed:
             # To the minute: the note is rewritten when it changes.
-            return Note("hours", "--hours has it join nothing now", (self._now + closed + 30) // 60 * 60)
+            return Note("hours", "--hours excludes joining now", (self._now + closed + 30) // 60 * 60)
         return WORKING
 
     def _look(self, taken: TrackedJob) -> None:

@@ -1,4 +1,4 @@
-"""Loads the jobs of a worker beside its loop, checks them, takes or refuses them, and drops them when they are over.
+"""Loads a worker's jobs in parallel with its loop, checks them, takes or refuses them, and drops finished ones.
 
 Jobs in which this worker has stake locked load on a thread of their own, so that no stranger's job delays them.
 """

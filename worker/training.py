@@ -54,7 +54,7 @@ class Training:
         """Merges that killed the process running them, were late, or may not be claimed."""
         self._backoff: Backoff[ClaimId] = Backoff(RETRY_SECONDS)
         self._public: dict[JobId, PublicData] = {}
-        """Read and written by the worker thread alone."""
+        """Read and written only by the worker thread."""
 
     def ready(self, taken: TrackedJob) -> frozenset[tuple[int, int]]:
         """Returns (round, slot) of the claims that are computed."""

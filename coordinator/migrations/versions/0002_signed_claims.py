@@ -1,4 +1,4 @@
-"""Every signed claim is kept, not the last one alone."""
+"""Every signed claim is kept, not only the last one."""
 
 import sqlalchemy as sa
 from alembic import op

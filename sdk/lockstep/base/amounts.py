@@ -75,7 +75,7 @@ def tokens(amount: int | str, digits: int | None = None, currency: Currency | No
 
 
 def require_amount(text: str, name: str = "amount", *, least: int = 1) -> None:
-    """Raises UsageError for a text that is no valid amount of any token, before the market is known."""
+    """Raises UsageError for a text that is not a valid amount of any token, before the market is known."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
         raise _no_amount(text, name, "tokens")
@@ -122,7 +122,7 @@ def amount_of(
 def _no_amount(text: str, name: str, symbol: str) -> UsageError:
     return UsageError(
         f"{name} is {text!r}, which is not an amount of {symbol}",
-        hint=f"write 20 or 20.5 or '20.5 {symbol}'; or the token's smallest unit, as 5wei",
+        hint=f"write 20 or 20.5 or '20.5 {symbol}'; or the token's smallest unit, e.g. 5wei",
     )
 
 

@@ -1,8 +1,8 @@
 """Writes files atomically, whenever the process or the machine stops.
 
-write_atomically:  a file beside it -> fsync -> rename -> fsync of the folder
+write_atomically:  a temporary file next to it -> fsync -> rename -> fsync of the folder
 remove_partials:   what killed processes left of that in a folder that its caller holds
-written_alone:     a file beside it that several processes may want to write, locked while one does
+written_alone:     a temporary file next to it that several processes may write, locked while one does
 remove_unlocked:   what killed processes left of that
 open_regular:      a regular file, and nothing that makes its reader wait
 open_to_others:    whether somebody else of this machine reaches one

@@ -74,7 +74,7 @@ def room_on_disk() -> Iterator[None]:
         if not is_full(error):
             raise
         raise Unreachable(
-            "nothing can be written: the disk is full", "free some disk space: the process continues by itself"
+            "the disk is full: nothing can be written", "free some disk space: the process continues by itself"
         ) from error
 
 

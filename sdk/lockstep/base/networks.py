@@ -60,7 +60,7 @@ def values_of(name: str, role: str) -> dict[str, str]:
     if name == LOCAL and not tables:
         raise UsageError("no local market is up", hint="`lockstep local up` starts one")
     if name not in tables:
-        raise UsageError(f"there is no network {name!r} in {file}", hint=nearest(name, [*tables, LOCAL]))
+        raise UsageError(f"network {name!r} is not defined in {file}", hint=nearest(name, [*tables, LOCAL]))
     return {key: _value(file, key, text, role) for key, text in tables[name].items()}
 
 

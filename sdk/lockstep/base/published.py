@@ -62,7 +62,7 @@ def values_of(url: str, folder: Path) -> dict[str, str]:
     url = url.rstrip("/")
     parts = urlsplit(url)
     if not parts.hostname or parts.query or parts.fragment:
-        raise UsageError(f"not the URL of a coordinator: {redacted(url)}", "it looks like https://lockstep.example")
+        raise UsageError(f"not the URL of a coordinator: {redacted(url)}", "a URL looks like https://lockstep.example")
     hide(url)
     with refusing(UsageError, f"the answer of {redacted(url)}{PATH}", "is it a coordinator of this release?"):
         found = _DOCUMENT(from_json(fetched(url, PATH), MAX_BYTES), "the answer")

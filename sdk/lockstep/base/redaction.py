@@ -42,7 +42,7 @@ def urls_of(text: str) -> list[str]:
 def redacted(url: str) -> str:
     """Returns scheme, host and port of a URL, or of each URL of a comma-separated list; nothing else may be shown.
 
-    A folder (`dir://`) is shown by its path, a multiaddr as it is.
+    A folder (`dir://`) is shown by its path, a multiaddr unchanged.
     """
     if len(urls := urls_of(url)) > 1:
         return ", ".join(redacted(each) for each in urls)

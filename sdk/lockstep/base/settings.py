@@ -38,7 +38,7 @@ class Settings:
     """Options that every process takes (docs/processes.md)."""
 
     rpc: str = field(repr=False)
-    """URLs, by commas; each may hold a key: `base.redaction.redacted` says what of it may be shown."""
+    """Comma-separated URLs; each may contain a key: `base.redaction.redacted` returns the part that may be shown."""
     storage: str = field(repr=False)
     deployment: str
     home: str
@@ -54,7 +54,7 @@ class Settings:
     cache_mib: int = 65_536
     """The limit on blobs in the user's cache, which all processes share."""
     rpc_check: str = field(default="", repr=False)
-    """URLs, by commas, of a second provider that must agree with `rpc`; "": no check."""
+    """Comma-separated URLs of a second provider that must agree with `rpc`; "": no check."""
     device: str = "auto"
     """The device that computes: "auto", "cpu", "cuda:N" or "emulated"."""
     max_memory_mib: int = 0
@@ -62,7 +62,7 @@ class Settings:
     max_stake: str = ""
     """The limit on a worker's whole stake: an amount, or "all"."""
     jobs_from: str = ""
-    """Addresses of requesters, separated by commas; empty: anybody's jobs."""
+    """Comma-separated addresses of requesters; empty: anybody's jobs."""
     min_price: str = ""
     """An amount: the least that a slot pays a worker for 10^15 operations."""
     metrics: str = ""
@@ -141,7 +141,9 @@ class Settings:
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise UsageError(f"{path} cannot be a home: {error.strerror}", hint="pass another --home") from error
+            raise UsageError(
+                f"{path} cannot be used as a home: {error.strerror}", hint="pass another --home"
+            ) from error
         return path
 
     def password(self) -> str:
@@ -160,7 +162,7 @@ class Settings:
             if len(data) > MAX_PASSWORD_BYTES:
                 raise KeyStoreError(
                     f"the password file {self.password_file} has more than {MAX_PASSWORD_BYTES} bytes",
-                    hint="it holds the password alone",
+                    hint="the file must contain only the password",
                 )
             return data.decode().replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
         except OSError as error:

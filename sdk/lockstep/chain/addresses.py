@@ -50,7 +50,7 @@ class Addresses:
         try:
             return cls.loads(file_bytes(file))
         except FileNotFoundError as failure:
-            raise NotFoundError(f"no market is known here: there is no {file}", NO_MARKET) from failure
+            raise NotFoundError(f"no market is known here: {file} does not exist", NO_MARKET) from failure
         except OSError as failure:
             raise UsageError(f"{file} cannot be read: {failure.strerror}", HINT) from failure
         except Malformed as failure:

@@ -62,7 +62,7 @@ def check_chain(w3: Web3, wanted: Wanted, *, test_token: bool) -> None:
             "give --token ADDRESS, or --test-token to mint one",
         )
     if wanted.token is not None and not w3.eth.get_code(wanted.token):  # type: ignore[arg-type]
-        raise UsageError(f"there is no token at {wanted.token} on chain {chain_id}", "check --token and --rpc")
+        raise UsageError(f"no token exists at {wanted.token} on chain {chain_id}", "check --token and --rpc")
     if wanted.token is not None:
         # INVARIANT: no market is made whose amounts nobody can read.
         _ = Token(w3, wanted.token).currency

@@ -176,7 +176,7 @@ class Devnet(Local):
         `directory`/state.json last had it whole, at the time of that block: no deadline passes while it is down. The
         states before that block are not kept, and while it runs those of the last KEPT_STATES are.
         `genesis_time`: of the first block, instead of now: the same blocks have the same hashes in every run.
-        `remembered`: the states of so many blocks are kept, in memory; otherwise all of them, the older ones on disk,
+        `remembered`: the states of that many blocks are kept, in memory; otherwise all of them, the older ones on disk,
         where a chain of many blocks takes gigabytes. `port` 0: any that is free.
         """
         directory.mkdir(parents=True, exist_ok=True)
@@ -293,7 +293,7 @@ class Devnet(Local):
         except (OSError, ValueError, LookupError, EOFError) as error:
             raise ChainError(
                 f"the chain's state could not be read from Anvil: {error}",
-                f"the market goes on from the last state that was written, {self._state}",
+                f"the market continues from the last written state, {self._state}",
             ) from error
 
     def _begin_mining(self, block_seconds: int) -> None:

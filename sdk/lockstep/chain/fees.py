@@ -190,7 +190,7 @@ def total(rows: Mapping[str, Sent]) -> Sent:
 def profile_named(name: str, **given: int | None) -> FeeProfile:
     """Returns a profile, with the values in `given` (wei) replaced. Raises `UsageError`."""
     if name not in PROFILES:
-        raise UsageError(f"there is no fee profile {name!r}", hint=f"use one of {', '.join(PROFILES)}")
+        raise UsageError(f"fee profile {name!r} is unknown", hint=f"use one of {', '.join(PROFILES)}")
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     return replace(PROFILES[name], **changes)
 

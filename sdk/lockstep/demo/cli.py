@@ -35,12 +35,12 @@ def demo(
     cheat: Annotated[str, typer.Option(help=CHEAT_HELP)] = "one-ulp",
     out: Annotated[Path | None, typer.Option(help="A new folder for everything that the demo writes.")] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the market standing, as `lockstep local up` does; needs no --out.")
+        bool, typer.Option("--keep", help="Leave the market running, as `lockstep local up` does; needs no --out.")
     ] = False,
     strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="The job's strategy, as `lockstep train init --strategy` knows them.")
+        str, typer.Option(metavar="NAME", help="The job's strategy, as in `lockstep train init --strategy`.")
     ] = "diloco",
-    carry: Annotated[bool, typer.Option("--carry", help="DiLoCo's moments go on in the next round.")] = False,
+    carry: Annotated[bool, typer.Option("--carry", help="Carry DiLoCo's moments into the next round.")] = False,
     products: Annotated[
         str | None,
         typer.Option(
@@ -86,7 +86,7 @@ def _kept(options: DemoOptions, screen: Screen) -> dict[str, Any]:
     market = local.LocalOptions(workers=options.workers, seed=options.seed)
     with local.to_keep(folder, market):
         data = run(replace(options, folder=folder, keep=True), screen)
-    screen.tell(Line("the demo is over; its market goes on", STEP))
+    screen.tell(Line("the demo is over; its market keeps running", STEP))
     state = local.up(folder, {})
     return data | {"pages": f"{state.coordinator}/"}
 
@@ -138,5 +138,5 @@ def _next(data: dict[str, Any]) -> list[str]:
         f"  lockstep train metrics {job}",
         f"  lockstep train pull {job} --out model && lockstep train audit model --claims 3",
         "  lockstep train init --example && lockstep train run job.toml --budget 60",
-        "  lockstep local down          (ends the market; `lockstep local up` goes on with it)",
+        "  lockstep local down          (stops the market; `lockstep local up` resumes it)",
     ]

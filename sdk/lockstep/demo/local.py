@@ -147,7 +147,7 @@ def up(folder: Path, wanted: Mapping[str, Any], *, fresh: bool = False) -> Local
             state = _loaded(folder)
             raise LockstepError(
                 f"the market did not start: {state.failure or 'its supervisor was killed'}",
-                hint=f"the logs are in {folder / 'logs'}; `lockstep local up --fresh` begins anew",
+                hint=f"the logs are in {folder / 'logs'}; `lockstep local up --fresh` starts a new market",
             )
         time.sleep(0.1)
     popen.terminate()
@@ -162,8 +162,8 @@ def _require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
         told = " and ".join(f"{name.replace('_', ' ')} {getattr(kept.options, name)}" for name in other)
         raise UsageError(
             f"the market that is kept in {folder} has {told}",
-            hint="`lockstep local up` goes on with it; `lockstep local up --fresh` with your options begins anew, and "
-            "removes what it holds",
+            hint="`lockstep local up` resumes it; `lockstep local up --fresh` with your options removes its data and "
+            "starts a new one",
         )
 
 
@@ -178,7 +178,7 @@ def to_keep(folder: Path, options: LocalOptions) -> Iterator[None]:
     if up is not None or (folder / MADE).exists():
         raise GuardRefused(
             f"a {up.who} is at work in {folder}" if up is not None else f"{folder} holds a market that is down",
-            hint="`lockstep local down` ends it, `lockstep local up` goes on with it; for another one beside it name "
+            hint="`lockstep local down` stops it, `lockstep local up` resumes it; for another one in parallel, name "
             "another folder in LOCKSTEP_LOCAL",
         )
     if folder.exists():
@@ -246,7 +246,7 @@ def _loaded(folder: Path) -> LocalState:
 
 
 def _remove(folder: Path) -> None:
-    """Removes a market's folder with all its contents; raises DoctorError if it is no market's."""
+    """Removes a market's folder with all its contents; raises DoctorError if it is not a market's."""
     if any(folder.iterdir()) and not (folder / STATE).exists():
         raise DoctorError(
             f"{folder} is not the folder of a local market", hint="name an empty folder in LOCKSTEP_LOCAL"

@@ -32,13 +32,16 @@ NEXT = (
 @app.command("up")
 def up(
     workers: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Workers of the market; yours come beside them. Default: 3.")
+        int | None,
+        typer.Option(min=1, max=64, help="Number of the market's own workers, in addition to yours. Default: 3."),
     ] = None,
     block_seconds: Annotated[int | None, typer.Option(min=1, max=60, help="Time between blocks. Default: 1.")] = None,
     liar: Annotated[
         bool, typer.Option("--liar", help="The last worker lies, and no verifier but yours looks for it.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Remove what an earlier market left, and begin anew.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove an earlier market's data, and start a new market.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start a funded market: chain, storage, coordinator, verifier, workers. Every command then finds it."""
@@ -61,7 +64,7 @@ def down(as_json: Json = False) -> None:
 
     folder = networks.local_folder()
     was_up = local.down(folder)
-    text = f"the market is down; `lockstep local up` goes on with what {folder} holds" if was_up else "no market was up"
+    text = f"the market is down; `lockstep local up` resumes it from {folder}" if was_up else "no market was up"
     emit({"folder": str(folder), "was_up": was_up}, as_json, text=text)
 
 

@@ -1,7 +1,7 @@
-"""Estimates a job's memory and traffic by role from its Programs alone, without running or allocating anything.
+"""Estimates a job's memory and traffic by role from only its Programs, without running or allocating anything.
 
     need = worker(programs, slots)
-    need.total                      # bytes, as the process stands at its fullest
+    need.total                      # bytes, at the process's peak
     memory().require(need.total, PROCESS_BYTES)
     share = Fitting(worker, path="cuda:0").share(programs, params)
     share.total                     # bytes of the device at its fullest
@@ -154,7 +154,7 @@ class DeviceShare:
 
     @staticmethod
     def planned(role: Role, programs: JobPrograms, params: JobParams, path: str) -> DeviceShare:
-        """Plans the share of a job on the device `path`, from its Programs alone."""
+        """Plans the share of a job on the device `path`, from only its Programs."""
         device, needs = cuda.open_device(path), dict[bytes, DeviceNeed]()
         held = _memory_of(device)
         for program in _programs(role, programs):

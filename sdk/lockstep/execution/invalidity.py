@@ -80,5 +80,7 @@ def evidence_against(params: JobParams, store: ContentStore) -> tuple[Evidence, 
 
 def _parts(store: ContentStore, spec: JobSpec, name: str, root: bytes) -> ProgramParts:
     if name not in spec.programs:
-        raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
+        raise ProgramInvalid(
+            f"the spec names Programs {sorted(spec.programs)}", hint="it must name step, encode and merge"
+        )
     return load_parts(store, spec.programs[name], root)

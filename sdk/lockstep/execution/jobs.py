@@ -54,7 +54,7 @@ PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512", "vnni", "neon", "dotprod"
 
 
 class BackgroundTask(Generic[_R]):
-    """A thread that runs one task at a time beside its caller, such as writing a state during the next step.
+    """A thread that runs one task at a time in parallel with its caller, e.g. writing a state during the next step.
 
     At most one task runs, so at most one state besides the caller's is alive. Leaving the context waits for the task;
     `wait` and leaving raise its error.
@@ -527,7 +527,9 @@ def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, JobP
     roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
     # A fourth Program, `loss`, is for observers (execution/losses.py); no claim is about it.
     if set(spec.programs) - {"loss"} != set(roots):
-        raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
+        raise ProgramInvalid(
+            f"the spec names Programs {sorted(spec.programs)}", hint="it must name step, encode and merge"
+        )
     programs = JobPrograms(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
     check_programs(programs.step, programs.encode, programs.merge, job_of(params))
     _check_wire(spec)
@@ -594,5 +596,5 @@ def _checked(layout: Sequence[TensorHeader | None], state: State) -> State:
         ):
             got = "nothing" if array is None else f"{array.size} elements"
             due = "nothing" if header is None else f"{header.elements}"
-            raise Mismatch(f"state entry {k} holds {got} where {due} are due", hint="the tensors are of another job")
+            raise Mismatch(f"state entry {k} holds {got} instead of {due}", hint="the tensors are from another job")
     return state

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 COMPARED = 1 << 20
 """Words compared at a time: whole leaves."""
 CLOCK_PARTS = 4
-"""Largest part of a clock that a merge of this machine may take (one of so many): a game about it recomputes it."""
+"""A merge on this machine may take at most one part in this many of a clock: a game about it recomputes it."""
 
 
 @dataclass(frozen=True)

@@ -253,10 +253,10 @@ def of_loss(found: MergedLoss, curve: str = "") -> Line:
 
 
 def of_divergence(loss: float, job: str) -> Line:
-    """The advice to whoever pays for a job whose loss is no finite number."""
+    """Returns advice for the requester of a job whose loss is not finite."""
     return Line(
-        f"the loss is {loss}: the job has diverged, and what it still trains is paid for nothing. "
-        f"`lockstep train cancel {short(job)}` stops it and pays the rest back; begin anew with a lower learning "
+        f"the loss is {loss}: the job has diverged, and further training is paid in vain. "
+        f"`lockstep train cancel {short(job)}` stops it and refunds the rest; start again with a lower learning "
         "rate or a longer warm-up",
         ALERT,
     )

@@ -129,7 +129,7 @@ class Examination:
     def _home(self) -> str:
         path = self._settings.home_path
         if not path.is_dir():
-            raise KeyStoreError(f"there is no home at {path}", "make one: `lockstep key new --home DIR`")
+            raise KeyStoreError(f"the home {path} does not exist", "create one: `lockstep key new --home DIR`")
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             raise DoctorError(f"{path} cannot be written by this user", "run as the user whose home it is")
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -215,7 +215,7 @@ class Examination:
             address = getattr(self._addresses, name)
             if not self._w3.eth.get_code(self._w3.to_checksum_address(address)):
                 raise ChainError(
-                    f"there is no contract at {address}, where the {name} should be",
+                    f"no contract exists at {address}, where the {name} should be",
                     "the file of addresses is of another chain, or of one that was started anew",
                 )
         return f"all {len(CONTRACTS)} have code"

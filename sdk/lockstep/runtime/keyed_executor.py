@@ -1,4 +1,4 @@
-"""Runs work on threads beside a loop: the loop starts it under a key and takes the result at a later poll.
+"""Runs work on threads for a loop: the loop starts it under a key and takes the result at a later poll.
 
     loop:           begin(key, work) ......... take(key) -> the result, once; raises what the work raised
     worker thread:               work()  -> on_done()

@@ -162,7 +162,7 @@ class Party(Closing):
         return deposit(self.contracts, self.account, amount, now)
 
     def settle(self) -> list[str]:
-        """Waits for transactions of an earlier process, since decisions read the chain alone. Returns the keys that
+        """Waits for transactions of an earlier process, since decisions depend only on the chain. Returns the keys that
         reverted."""
         idle = []
         for key in self.outbox.recover():

@@ -239,7 +239,7 @@ class StakingAccount:
                 hint="withdraw then; nothing else has to be done",
             )
         if not due:
-            raise FundsError("there is nothing to withdraw", hint=f"{tokens(held.free)} are staked: unstake them first")
+            raise FundsError("there is nothing to withdraw", hint=f"{tokens(held.free)} are staked: unstake first")
         moved = [self._send(f"{kind}{name}/", call, amount) for amount, name, call in due]
         every = [*([earlier] if earlier else []), *moved]
         return StakeChange(
@@ -274,7 +274,7 @@ class StakingAccount:
             )
         if self.operator is None:
             raise NotOwner(
-                f"{self.address} has an owner, {owner}: its own key unbonds nothing and names nobody",
+                f"{self.address} has an owner, {owner}: its own key can unbond nothing and name nobody",
                 hint=f"give the command from the owner's home, with --for {self.address}",
             )
         raise NotOwner(

@@ -71,7 +71,7 @@ class Unit:
             "# Usage, machine, key, guard: starting again changes nothing.",
             f"RestartPreventExitStatus={' '.join(map(str, STAYS_DOWN))}",
             "# SIGTERM drains: it leaves once nothing of it is at stake, and claims can be challenged for days.",
-            "# To reboot in between, kill it (`systemctl kill --signal=SIGKILL`): it goes on where it was.",
+            "# To reboot in between, kill it (`systemctl kill --signal=SIGKILL`): it continues where it was.",
             f"TimeoutStopSec={STOP_SECONDS}",
             "KillMode=mixed",
             "UMask=0077",

@@ -1,9 +1,9 @@
 """HTTP connections of a public server: silent, slow and surplus connections are closed.
 
     head    no request yet, or none since the last answer      HEAD: so long, then it is closed
-    body    a request whose body is on its way                 BODY: so many bytes in so many seconds
-    rest    answered, and still sending what nobody reads      REST
-    send    an answer that the client has not taken            SEND: so many bytes in so many seconds
+    body    a request whose body is on its way                 BODY: bytes within a number of seconds
+    rest    answered, and still sending a body nobody reads    REST
+    send    a response that the client has not received        SEND: bytes within a number of seconds
     work    the server's turn                                  bounded in number, not in time
 
 uvicorn's own limit counts connections, so 64 silent ones would block a server, and its only timeout begins after the

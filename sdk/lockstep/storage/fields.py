@@ -100,12 +100,12 @@ class RowWindows:
         return self.count * self.stride
 
     def rows(self, steps: int) -> int:
-        """Returns the rows of a series with so many steps; its last windows are dropped if they do not fill a row."""
+        """Returns the rows of a series with that many steps; its last windows are dropped if they do not fill a row."""
         return ((steps - self.length) // self.stride + 1) // self.count if steps >= self.length else 0
 
     @staticmethod
     def of(length: int, stride: int, steps: int, step_words: int = 1) -> RowWindows:
-        """Chooses the windows of a series with so many steps, packed so that a long series at most doubles in size."""
+        """Chooses the windows of a series with that many steps, packed so that a long series at most doubles."""
         windows = RowWindows(length, stride)
         starts = windows.rows(steps)
         if starts < 1:

@@ -21,7 +21,7 @@ def read_link(value: Any, where: str) -> Cid:
     from multiformats import CID
 
     if not isinstance(value, CID):
-        raise Malformed(f"{where} is no link")
+        raise Malformed(f"{where} is not a link")
     try:
         return cid_from_bytes(bytes(value))
     except UsageError as error:

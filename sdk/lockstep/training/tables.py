@@ -2,8 +2,8 @@
 
     data = read_data(Path("houses.csv"), {"x": ["area", "rooms"], "y": "price"})       {"x": [N, 2], "y": [N]}
 
-A file, or a folder of files of the same fields, which are read in the order of their names. Cells are numbers, or true
-and false; an empty one is refused with its line.
+It reads a file, or a folder of files with the same fields in the order of their names. Cells are numbers, or true and
+false; an empty cell is refused with its line.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lockstep.protocol.errors import DoctorError, UsageError
 from lockstep.training.texts import PACKED, opened, readable
 
 CELLS = {".csv": ",", ".tsv": "\t"}
-"""Endings of tables of text, which may be packed by gzip, and what parts their cells."""
+"""Suffixes of text tables, which may be gzipped, and their separators."""
 ARROW = (".parquet", ".feather", ".arrow")
 TENSORS = (".npz", ".npy", ".safetensors", ".pt", ".pth")
 RAW = ".bin"
-"""The ending of numbers without a header, of which the reader must know the type."""
+"""The suffix of raw numbers without a header, whose type must be given."""
 ENDINGS = (*CELLS, *(each + PACKED for each in CELLS), *ARROW, *TENSORS, RAW)
 READABLE = ".csv, .tsv (each also .gz), .parquet, .feather, .npz, .npy, .safetensors, .pt, or .bin of a type"
 RAW_TYPES = ("uint8", "uint16", "int32", "int64", "float32", "float64")
@@ -38,10 +38,10 @@ _WORDS = {"true": True, "false": False}
 
 
 def read_data(path: Path, fields: Mapping[str, Any] | None = None, raw: str = "") -> Any:
-    """Returns the data of a file or folder: a dict of arrays [N, ...] by name, or what else the file holds.
+    """Returns the data of a file or folder: a dict of arrays [N, ...] by name, or another form that the file holds.
 
-    `fields`: columns by the field that they become, one or several side by side; default: each column is a field.
-    `raw`: the type of the numbers of a *.bin. Raises UsageError, DoctorError where a library is missing.
+    `fields`: columns by the field that they form, one or several; default: each column is a field.
+    `raw`: the number type of *.bin files. Raises UsageError, DoctorError if a library is missing.
     """
     fields = _checked(fields or {})
     wanted = [column for columns in fields.values() for column in columns]
@@ -52,7 +52,7 @@ def read_data(path: Path, fields: Mapping[str, Any] | None = None, raw: str = ""
     if not fields:
         return data
     if not isinstance(data, Mapping):
-        raise UsageError(f"{path} has no columns by name", "leave columns out")
+        raise UsageError(f"{path} has no named columns", "omit columns")
     return {name: _beside([_column(data, c, path) for c in columns], name) for name, columns in fields.items()}
 
 
@@ -62,7 +62,7 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, list[str]]:
         named = [columns] if isinstance(columns, str) else columns
         if not isinstance(named, list) or not named or not all(isinstance(c, str) and c for c in named):
             raise UsageError(
-                f"field {name} is {columns!r}", 'the name of a column, or a list of them: ["area", "rooms"]'
+                f"field {name} is {columns!r}", 'give the name of a column, or a list of them: ["area", "rooms"]'
             )
         found[name] = named
     return found
@@ -75,7 +75,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     found = sorted(p for p in path.iterdir() if p.name.endswith(ENDINGS) and not p.name.startswith("."))
     if not found:
-        raise UsageError(f"no data in {path}", f"files of {READABLE}")
+        raise UsageError(f"no data in {path}", f"it needs files of {READABLE}")
     return found
 
 
@@ -107,13 +107,15 @@ def _read(path: Path, wanted: Sequence[str], raw: str) -> Any:
 def _raw(path: Path, raw: str) -> NDArray[Any]:
     if raw not in RAW_TYPES:
         raise UsageError(
-            f"{path} holds numbers of {raw!r}" if raw else f"{path} does not say the type of its numbers",
-            f"one of {', '.join(RAW_TYPES)}: nanoGPT's train.bin is uint16",
+            f"the number type {raw!r} of {path} is unknown" if raw else f"{path} needs a number type",
+            f"use one of {', '.join(RAW_TYPES)}: nanoGPT's train.bin is uint16",
         )
     kind = np.dtype(raw).newbyteorder("<")
     size = path.stat().st_size
     if not size or size % kind.itemsize:
-        raise UsageError(f"{path} has {size} bytes, no whole number of {raw}", f"one of {', '.join(RAW_TYPES)}")
+        raise UsageError(
+            f"{path} has {size} bytes, which is not a multiple of {raw}", f"use one of {', '.join(RAW_TYPES)}"
+        )
     return np.memmap(path, kind, "r")
 
 
@@ -157,7 +159,7 @@ def _arrow(path: Path, ending: str, wanted: Sequence[str]) -> dict[str, NDArray[
         column = found.column(name)
         if column.null_count:
             raise UsageError(
-                f"{path}: column {name} has {column.null_count} empty cells", "fill them, or leave rows out"
+                f"{path}: column {name} has {column.null_count} empty cells", "fill them, or remove those rows"
             )
         values = column.to_numpy()
         if values.dtype == object and len(values) and isinstance(values[0], np.ndarray):
@@ -172,7 +174,7 @@ def _arrow(path: Path, ending: str, wanted: Sequence[str]) -> dict[str, NDArray[
 
 
 def _cells(path: Path, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The columns of a table of text, each of whole numbers, floats, or bools."""
+    """Returns the columns of a text table, each of integers, floats, or bools."""
     with opened(path) as file:
         lines = io.TextIOWrapper(file, "utf-8-sig", newline="")
         try:
@@ -192,7 +194,7 @@ def _cells(path: Path, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
         except csv.Error as error:
             raise UsageError(f"{path}, line {reader.line_num}: {error}", "write the table again") from error
     if not blocks[0]:
-        raise UsageError(f"{path} has no rows below its names", "the first line names the columns")
+        raise UsageError(f"{path} has no rows below its column names", "the first line names the columns")
     return {names[k]: _one_kind(block, names[k], path) for k, block in zip(kept, blocks, strict=True)}
 
 
@@ -218,17 +220,17 @@ def _numbers(cells: list[str], name: str, rows: Sequence[tuple[int, list[str]]],
             told = repr(cell[:40]) if cell.strip() else "empty"
             raise UsageError(
                 f"{path}, line {line}: column {name} is {told}",
-                "a cell is a number: give categories a number each, fill what is empty, or name those that are read: "
-                "columns",
+                "cells must be numbers: give each category a number, fill empty cells, or select columns with "
+                "`columns`",
             )
-    raise UsageError(f"{path}: column {name} holds numbers of another form", "write them as 12, 0.5 or 1e-3")
+    raise UsageError(f"{path}: column {name} holds numbers in another form", "write them as 12, 0.5 or 1e-3")
 
 
 def _refuse_names(names: Sequence[str], path: Path) -> None:
     if not names or not all(names) or len(set(names)) < len(names):
-        raise UsageError(f"{path}: the first line names no columns, or two alike", "it has one name for each column")
+        raise UsageError(f"{path}: the first line has no column names, or duplicates", "give each column its own name")
     if all(_is_number(name) for name in names):
-        raise UsageError(f"{path}: the first line has numbers", "it has the names of the columns")
+        raise UsageError(f"{path}: the first line has numbers", "it must name the columns")
 
 
 def _is_number(text: str) -> bool:
@@ -243,7 +245,8 @@ def _refuse_ragged(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], 
     for line, row in rows:
         if len(row) != len(names):
             raise UsageError(
-                f"{path}, line {line} has {len(row)} cells, the first line names {len(names)}", "write the table again"
+                f"{path}, line {line} has {len(row)} cells, but the first line names {len(names)}",
+                "write the table again",
             )
 
 
@@ -266,7 +269,9 @@ def _beside(columns: Sequence[Any], name: str) -> Any:
         return columns[0]
     arrays = [np.asarray(column) for column in columns]
     if len({array.shape for array in arrays}) > 1:
-        raise UsageError(f"field {name} is of columns of several shapes", "columns side by side are of one shape")
+        raise UsageError(
+            f"the columns of field {name} have different shapes", "columns of a field must have the same shape"
+        )
     return np.stack(arrays, -1)
 
 
@@ -275,15 +280,19 @@ def _joined(parts: Sequence[Any], files: Sequence[Path]) -> Any:
     if isinstance(first, Mapping):
         for part, file in zip(parts, files, strict=True):
             if not isinstance(part, Mapping) or set(part) != set(first):
-                raise UsageError(f"{file} has other fields than {files[0]}", "files of a folder have the same fields")
+                raise UsageError(
+                    f"{file} has other fields than {files[0]}", "files of a folder must have the same fields"
+                )
         return {name: _end_to_end([part[name] for part in parts], str(name)) for name in first}
     if any(isinstance(part, (Mapping, tuple)) for part in parts):
-        raise UsageError(f"{files[0].parent} has files of several forms", "files of a folder have the same fields")
+        raise UsageError(
+            f"{files[0].parent} has files in different forms", "files of a folder must have the same fields"
+        )
     return _end_to_end(parts, "rows")
 
 
 def _end_to_end(parts: Sequence[Any], name: str) -> NDArray[Any]:
     arrays = [np.asarray(part) for part in parts]
     if len({array.shape[1:] for array in arrays}) > 1 or any(array.ndim == 0 for array in arrays):
-        raise UsageError(f"field {name} has several shapes in the files of the folder", "a field has one shape")
+        raise UsageError(f"field {name} has different shapes in the files of the folder", "a field must have one shape")
     return np.concatenate(arrays)

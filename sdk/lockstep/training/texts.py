@@ -3,8 +3,8 @@
     for source in sources_of(Path("texts")):
         with source.open() as file: ...
 
-*.txt and *.md are a document each, *.jsonl one a line (the text of one field); each may be packed by gzip. Folders in
-the folder are read; hidden ones are not. A document's name is its path from the folder, with the line of a *.jsonl:
+*.txt and *.md are one document each, *.jsonl one per line (the text of one field); each may be gzipped. Subfolders are
+read, hidden ones are not. A document's name is its path from the folder, with the line of a *.jsonl:
 names decide on which side of a split a document falls. A UTF-8 byte order mark is not part of a text.
 """
 
@@ -27,16 +27,16 @@ from lockstep.base.settings import cache_directory
 from lockstep.protocol.errors import Malformed, UsageError
 
 LINES = ".jsonl"
-"""The ending of a file whose every line is a document."""
+"""The suffix of files with a document per line."""
 PACKED = ".gz"
 ENDINGS = (".txt", ".md", LINES)
 READABLE = "*.txt, *.md or *.jsonl, each also packed as .gz"
 FIELD = "text"
-"""The field of a line of *.jsonl that is the document, unless another is named."""
+"""The default field of *.jsonl lines that holds the document."""
 MARK = b"\xef\xbb\xbf"
 """UTF-8's byte order mark."""
 MAX_UNPACKED_BYTES = 1 << 32
-"""The most that one .gz unpacks to: a small file may stand for terabytes of zeros."""
+"""Largest unpacked size of a .gz: a small file may unpack to terabytes of zeros."""
 MAX_LINE_BYTES = 1 << 26
 """The longest line of a *.jsonl."""
 BLOCK_BYTES = 1 << 20
@@ -59,12 +59,12 @@ class Source:
 
     @property
     def label(self) -> str:
-        """The document's place, to be told."""
+        """The document's location, for messages."""
         return str(self.path) if self.line is None else f"{self.path}, line {self.line.number}"
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """The document's bytes without a byte order mark; UsageError if they cannot be read."""
+        """Opens the document's bytes without a byte order mark; raises UsageError if they cannot be read."""
         with readable(self.path):
             if self.line is not None:
                 yield io.BytesIO(self.line.text(self.path).removeprefix(MARK))
@@ -105,9 +105,9 @@ class JsonLine:
 
 
 def sources_of(texts: Path, named: str = FIELD) -> list[Source]:
-    """The documents of a folder, or of one file, by name. `named`: the field of a *.jsonl that is the document.
+    """Returns the documents of a folder or file, by name. `named`: the field of *.jsonl lines that holds the document.
 
-    UsageError if there are none, or one cannot be read or is no regular file.
+    Raises UsageError if there are none, or if one cannot be read or is not a regular file.
     """
     with readable(texts):
         if texts.is_dir():
@@ -137,7 +137,7 @@ def readable(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(
             f"{error.filename or path} cannot be read: {error.strerror}",
-            "let this user read it, or move it out of the folder: a text is a regular file, or a link to one",
+            "make it readable, or move it out of the folder: a text is a regular file, or a link to one",
         ) from error
 
 
@@ -157,7 +157,7 @@ def _walk(
 
 
 def _ending(name: str) -> str:
-    """Returns the ending by which a file is read, without .gz; "" for a file that is not."""
+    """Returns the suffix by which a file is read, without .gz; "" for a file that is not read."""
     return next((each for each in ENDINGS if name.removesuffix(PACKED).endswith(each)), "")
 
 
@@ -177,7 +177,8 @@ def _of_file(path: Path, name: str, named: str) -> Iterator[Source]:
             number += 1
             if len(data) > MAX_LINE_BYTES:
                 raise UsageError(
-                    f"{path}, line {number} has more than {MAX_LINE_BYTES >> 20} MiB", "a line is one document: cut it"
+                    f"{path}, line {number} has more than {MAX_LINE_BYTES >> 20} MiB",
+                    "a line is one document: split it",
                 )
             if unpacked is not None:
                 unpacked.write(data)
@@ -198,13 +199,11 @@ def _document(data: bytes, named: str, label: str) -> bytes:
     text = value.get(named)
     if not isinstance(text, str):
         have = ", ".join(sorted(str(key) for key, each in value.items() if isinstance(each, str)))[:200] or "none"
-        raise UsageError(
-            f"{label} has no text under {named!r}", f'field = "NAME" says which field is read; fields with text: {have}'
-        )
+        raise UsageError(f"{label} has no text under {named!r}", f'set field = "NAME"; fields with text: {have}')
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{label} has half of a surrogate pair: no UTF-8", "write it anew") from error
+        raise UsageError(f"{label} has half of a surrogate pair, which is not UTF-8", "write the line again") from error
 
 
 @contextmanager
@@ -235,7 +234,7 @@ class _Bounded(io.RawIOBase):
         if self._left < 0:
             raise UsageError(
                 f"{self._path} unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB",
-                "unpack it yourself if it is meant, and cut it into several files",
+                "if that is intended, unpack it yourself, and split it into several files",
             )
         buffer[: len(data)] = data
         return len(data)
@@ -245,17 +244,17 @@ def _refuse_table(path: Path) -> None:
     reader = TABLES.get(path.suffix)
     if reader is not None:
         raise UsageError(
-            f"{path} is a table, no text",
+            f"{path} is a table, not text",
             f"make one document a line of it: python -c \"import pandas; pandas.{reader}('{path.name}')"
             f".to_json('{path.stem}.jsonl', orient='records', lines=True)\"; field = \"NAME\" names the column",
         )
 
 
 def refuse_zeros(text: bytes, label: str, at: int = 0) -> None:
-    """Raises UsageError for a text with a NUL: half of UTF-16 without a mark are NULs, and it passes for UTF-8."""
+    """Raises UsageError for a text with a NUL: in UTF-16 without a mark half of the bytes are NULs, valid in UTF-8."""
     found = text.find(b"\0")
     if found >= 0:
         raise UsageError(
-            f"{label} has a NUL at byte {at + found}: is it UTF-16, or no text?",
+            f"{label} has a NUL at byte {at + found}: it may be UTF-16, or not a text",
             "convert it first, e.g. with iconv -f UTF-16LE -t UTF-8; bytes = true in the description reads any bytes",
         )

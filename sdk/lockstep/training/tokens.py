@@ -4,10 +4,10 @@
     rows = token_dataset(documents_of(Path("texts"), "train"), Recipe(tokenizer.json, "</s>"), row_tokens=129)
 
 A document is encoded piece by piece, so that a text of any length needs little memory. A piece ends after the last
-newline among its PIECE_BYTES, else after the last space, else with the last whole character: where it ends follows from
-the text alone. Special tokens are not added, and a text that spells one is refused unless the recipe lets it through;
-the separator stands after each document. Tokens go to a file in the
-user's cache and are mapped from there. A process that is killed leaves a file that the next one begins anew.
+newline among its PIECE_BYTES, else after the last space, else with the last whole character: its end depends only on
+the text. Special tokens are not added, and a text that spells one is refused unless the recipe accepts it; the
+separator follows each document. Tokens are written to a file in the user's cache and mapped from there. If a process is
+killed, the next one rewrites its file.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Encoder
 
 PIECE_BYTES = 1 << 18
-"""Most of a document that is encoded at a time."""
+"""Most bytes of a document that are encoded at a time."""
 BATCH = 8
-"""Pieces that threads encode side by side."""
+"""Pieces that threads encode in parallel."""
 TRAIN, HELD_OUT, ALL = SIDES
 _, TOKEN, TEXT = CONTROLS
 READ_BYTES = 1 << 20
 PART = ".part"
-"""The ending of a file of tokens that is being made."""
+"""The suffix of an unfinished file of tokens."""
 _WORD = np.dtype("<i4")
 
 
@@ -65,7 +65,7 @@ class Tokenizer:
     vocabulary: int
     """One more than the largest token."""
     unk: int | None = None
-    """The token of whatever the tokenizer does not know; None: it has none."""
+    """The unknown token; None if the tokenizer has none."""
 
     @staticmethod
     def read(path: Path) -> Tokenizer:
@@ -82,10 +82,10 @@ class Tokenizer:
 
     @staticmethod
     def of(data: bytes) -> Tokenizer:
-        """The tokenizer in the bytes of a `tokenizer.json`; UsageError if they are none."""
+        """Reads a tokenizer from the bytes of a `tokenizer.json`; raises UsageError if they are not one."""
         from tokenizers import Tokenizer as Encoder
 
-        hint = "a tokenizer.json as Hugging Face's `tokenizers` saves it"
+        hint = "give a tokenizer.json as saved by Hugging Face's `tokenizers`"
         if len(data) > MAX_TOKENIZER_BYTES:
             raise UsageError(f"the tokenizer is larger than {MAX_TOKENIZER_BYTES >> 20} MiB", hint)
         try:
@@ -103,12 +103,12 @@ class Tokenizer:
         return Tokenizer(data, encoder, max(tokens.values()) + 1, _unknown_token(encoder, data))
 
     def controls(self, separator: str) -> dict[str, int]:
-        """Returns the tokens that stand for no text, by spelling: those called special, and the separator."""
+        """Returns the control tokens, which stand for no text, by spelling: the special ones, and the separator."""
         added = self.encoder.get_added_tokens_decoder().items()
         return {t.content: number for number, t in added if t.special or t.content == separator}
 
     def place_of(self, text: str, token: int | None) -> str:
-        """Returns the part of a text that became a token."""
+        """Returns the place of a token in the text."""
         found = self.encoder.encode(text, add_special_tokens=False)
         start, end = next((o for o, number in zip(found.offsets, found.ids, strict=True) if number == token), (0, 0))
         return text[start : max(end, start + 1)]
@@ -119,7 +119,7 @@ class Tokenizer:
             return self.encode([SEPARATOR.decode()])[0]
         found = self.encoder.token_to_id(token)
         if found is None:
-            raise UsageError(f"the tokenizer has no token {token!r}", "tokens.separator names one of its own")
+            raise UsageError(f"the tokenizer has no token {token!r}", "set tokens.separator to one of its tokens")
         return [found]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -142,7 +142,7 @@ class Tokenizer:
 
 
 def _unknown_token(encoder: Encoder, data: bytes) -> int | None:
-    """Returns the number of the unknown token, which a model names by its spelling or by its place."""
+    """Returns the unknown token's number, which a tokenizer's model gives by spelling or by index."""
     spelled = getattr(encoder.model, "unk_token", None)
     if isinstance(spelled, str):
         return encoder.token_to_id(spelled)
@@ -151,34 +151,34 @@ def _unknown_token(encoder: Encoder, data: bytes) -> int | None:
 
 
 def checked_side(side: str) -> str:
-    """Returns the side unchanged; UsageError if it is not the name of one."""
+    """Returns the side unchanged; raises UsageError if it is not one."""
     if side not in SIDES:
-        raise UsageError(f"no side of a split is called {side!r}", f"one of {', '.join(SIDES)}")
+        raise UsageError(f"side {side!r} is unknown", f"use one of {', '.join(SIDES)}")
     return side
 
 
 def checked_control(control: str, name: str) -> str:
-    """Returns the way to read control tokens unchanged; UsageError if it is none."""
+    """Returns the handling of control tokens unchanged; raises UsageError if it is invalid."""
     if control not in CONTROLS:
-        raise UsageError(f"{name} is {control!r}", '"token", "text", or nothing: such a text is refused')
+        raise UsageError(f"{name} is {control!r}", 'use "token", "text", or nothing, which refuses such texts')
     return control
 
 
 def documents_of(texts: Path, side: str, named: str = FIELD) -> list[Source]:
-    """The documents of one side of a folder (or of one file, which is not split), in their dealt order.
+    """Returns the documents of one side of a folder (or of a file, which is not split), in the split's order.
 
     The split is that of texts as bytes: one document in HELD_OUT_FRACTION is held out, with its first EXCERPT_BYTES.
-    `named`: the field of a *.jsonl that is the document.
+    `named`: the field of *.jsonl lines that holds the document.
     """
     sources = sources_of(texts, named)
     if len(sources) == 1 and texts.is_file():
         if side == HELD_OUT:
-            raise UsageError(f"{texts} is one document", "a folder of two at least: one is held out")
+            raise UsageError(f"{texts} is one document", "give a folder of at least two: one is held out")
         return sources
     if side == ALL:
         return sources
     if len(sources) < 2:
-        raise UsageError(f"{len(sources)} document in {texts}", "two at least: one is held out")
+        raise UsageError(f"{len(sources)} document in {texts}", "give at least two: one is held out")
     dealt = sorted(sources, key=lambda source: sha256(source.name.encode()).digest())
     held = max(1, len(dealt) // HELD_OUT_FRACTION)
     return [replace(source, most=EXCERPT_BYTES) for source in dealt[:held]] if side == HELD_OUT else dealt[held:]
@@ -204,7 +204,7 @@ def token_dataset(
         raise UsageError(f"{count} tokens do not fill a row of {row_tokens}", "give more text or shorter rows")
     if rows * row_tokens * _WORD.itemsize > MAX_DATASET_BYTES:
         raise UsageError(
-            f"{rows} rows of {row_tokens} tokens, a dataset has {MAX_DATASET_BYTES // _WORD.itemsize} tokens at most",
+            f"{rows} rows of {row_tokens} tokens; a dataset has at most {MAX_DATASET_BYTES // _WORD.itemsize} tokens",
             "train on less text in one job",
         )
     if stride not in (0, row_tokens):
@@ -218,9 +218,9 @@ def token_dataset(
 def verify(
     dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | None = None, named: str = FIELD
 ) -> None:
-    """Raises Mismatch unless the dataset's rows are the texts' tokens by the recipe of its manifest; anybody can."""
+    """Raises Mismatch unless the dataset's rows are the texts' tokens by the recipe of its manifest."""
     if recipe is None:
-        raise UsageError("a dataset of bytes, or of images", "only one with a tokenizer says how it was made")
+        raise UsageError("the dataset is of bytes or images", "only a dataset with a tokenizer has a recipe to verify")
     windows = None if dataset.form is None else dataset.form.windows
     length, stride = (dataset.row_tokens, 0) if windows is None else (windows.length, windows.stride)
     sources = documents_of(texts, recipe.side, named)
@@ -229,7 +229,7 @@ def verify(
     if own.rows.shape != dataset.rows.shape:
         raise Mismatch(
             f"the texts have {own.row_count} rows of tokens, the dataset has {dataset.row_count}",
-            "it was made of other texts",
+            "it was made from other texts",
         )
     for first in range(0, own.row_count, READ_BYTES // own.row_tokens + 1):
         part = slice(first, first + READ_BYTES // own.row_tokens + 1)
@@ -237,12 +237,12 @@ def verify(
         if wrong.any():
             raise Mismatch(
                 f"row {first + int(wrong.argmax())} of the dataset differs from the texts",
-                "the dataset was made of other texts",
+                "the dataset was made from other texts",
             )
 
 
 def pieces(file: BinaryIO, most: int | None, name: str) -> Iterator[str]:
-    """The pieces of a text; UsageError if it is not UTF-8, or has a NUL."""
+    """Yields the pieces of a text; raises UsageError if it is not UTF-8, or has a NUL."""
     held, at, left = b"", 0, most
     while True:
         block = file.read(READ_BYTES if left is None else min(READ_BYTES, left))
@@ -288,7 +288,7 @@ def _whole(held: bytes) -> int:
 
 
 def _mapped(path: Path, rows: NDArray[Any]) -> NDArray[Any]:
-    """Returns rows one after the other: of a file that is mapped, if they are many."""
+    """Returns the concatenated rows: mapped from a file, if they are many."""
     if rows.size * _WORD.itemsize < MAPPED_BYTES:
         return np.ascontiguousarray(rows)
     if not path.is_file():
@@ -303,7 +303,7 @@ def _write(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], recipe: 
 
 
 def _make(path: Path, parts: Iterable[bytes]) -> None:
-    """Makes a file of tokens, whole or not at all; of several processes that need it, one makes it."""
+    """Writes a file of tokens atomically; of several processes that need it, one writes it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         part = path.with_suffix(PART)
@@ -341,22 +341,22 @@ def _tokens(
                 ):
                     raise UsageError(
                         f"{source.label} spells {found!r}, a control token of the tokenizer",
-                        'take it out; or control = "text" under [tokens] (`dataset build --control text`) reads its '
-                        'characters, and control = "token" makes the token of it',
+                        'remove it; or set control = "text" under [tokens] (`dataset build --control text`) to read it '
+                        'as characters, or control = "token" to read it as that token',
                     )
                 if not recipe.unknown and tokenizer.unk in tokens:
                     lost = tokenizer.place_of(text, tokenizer.unk)[:40]
                     raise UsageError(
                         f"{source.label} has {lost!r}, which the tokenizer does not know",
-                        "another tokenizer may; unknown = true under [tokens] lets it through",
+                        "use another tokenizer, or unknown = true under [tokens] to accept it",
                     )
                 yield tokens
         yield separator
 
 
 def _token_in(tokens: list[int], controls: Mapping[str, int], tokenizer: Tokenizer) -> str:
-    """Returns a control token among a text's, which a normalizer made of other letters; the unknown one has a rule of
-    its own."""
+    """Returns a control token that a normalizer made from other letters of a text; the unknown token has its own
+    rule."""
     marks = {number: each for each, number in controls.items() if number != tokenizer.unk}
     return next((marks[number] for number in tokens if number in marks), "") if marks else ""
 
@@ -367,13 +367,13 @@ def _pieces_of(source: Source) -> Iterator[str]:
 
 
 def _checked(parts: Iterable[str], label: str, tokenizer: Tokenizer, known: set[str] | None) -> Iterator[str]:
-    """Yields the pieces; UsageError for a character without tokens. `known`: characters that have; None: no check."""
+    """Yields the pieces; raises UsageError for characters without tokens. `known`: those with tokens, or None."""
     for part in parts:
         for character in () if known is None else sorted(set(part) - known):
             if tokenizer.unknown(character):
                 raise UsageError(
                     f"{label} has {character!r} (U+{ord(character):04X}), which the tokenizer does not know",
-                    "a tokenizer of bytes knows every character; unknown = true under [tokens] lets it through",
+                    "use a byte-level tokenizer, or unknown = true under [tokens] to accept it",
                 )
         if known is not None:
             known.update(part)
@@ -381,7 +381,7 @@ def _checked(parts: Iterable[str], label: str, tokenizer: Tokenizer, known: set[
 
 
 def _key(sources: Sequence[Source], recipe: Recipe) -> bytes:
-    """Hashes all that the tokens follow from: the texts' bytes, the recipe, the library's version."""
+    """Hashes everything that determines the tokens: the texts' bytes, the recipe, the library's version."""
     import tokenizers
 
     said = [2, tokenizers.__version__, PIECE_BYTES, recipe.separator, recipe.unknown, recipe.control]

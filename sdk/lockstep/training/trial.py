@@ -1,11 +1,11 @@
-"""Some steps of a model, run natively and compared: every word with other code, every gradient with eager PyTorch.
+"""Runs some steps of a model natively, and compares words with an independent executor, gradients with eager PyTorch.
 
     found = trial(model, loss, batch, rows=None)
     found.wrong                                  # the first wrong word of the kernels, "" if there is none
     [g.name for g in found.gradients if g.differs]
 
-The gradient is that of the function which becomes the step, by a Program of its own: no optimizer stands before it.
-Plain eager PyTorch computes the other one, with the model's own parameters, hooks and buffers.
+The gradient is that of the step's function, computed by its own Program without an optimizer. Plain eager PyTorch
+computes the reference, with the model's own parameters, hooks and buffers.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ from lockstep.training.strategies.base import Strategy
 from lockstep.training.wrappers import eagerly, named_parameters, unwrapped
 
 STEPS = 2
-"""Steps that are run; the second one's moments are not zero."""
+"""Number of steps to run; in the second one the moments are not zero."""
 ROWS = 64
-"""Rows that are made where none are given."""
+"""Number of rows to generate if none are given."""
 BOUNDS = (256, 100, 10, 4, 2)
-"""Made rows are integers below the first of these that eager PyTorch takes: tokens, bytes, classes."""
+"""Generated rows are integers below the first of these bounds that eager PyTorch accepts: tokens, bytes, classes."""
 TOLERANCE = 1e-3
 """Relative error, in the norm of a parameter's gradient, from which a gradient differs."""
 NOISE = 1e-6
-"""Part of the largest gradient's norm below which an error is one of rounding: a true gradient may be zero."""
+"""Share of the largest gradient's norm below which an error counts as rounding: a true gradient may be zero."""
 ROUNDINGS = 32
-"""Times the error of eager float32, against float64, that an error of rounding may be."""
+"""Factor of eager float32's error against float64 up to which an error counts as rounding."""
 DRAWS = 1 << 30
-"""The first stream of random words that a model draws by itself, as dropout does; torch draws others."""
+"""The first stream of random words drawn by a model itself, e.g. for dropout; torch draws others."""
 _SEED = bytes(32)
 
 
@@ -85,7 +85,7 @@ class TriedSteps:
     """Some steps of a model."""
 
     steps: int
-    """Steps that were run."""
+    """Number of steps that were run."""
     rows: str
     """The rows that they drew."""
     exact: bool
@@ -93,9 +93,9 @@ class TriedSteps:
     wrong: str
     """The first word that this machine computed wrongly; empty: none."""
     eager: str
-    """The reason why no gradient was compared; empty: they were."""
+    """The reason why no gradient was compared; empty if they were."""
     precision: str
-    """"float64" or "float32": the precision of the gradients that ours were compared with."""
+    """"float64" or "float32": the precision of the reference gradients."""
     gradients: tuple[GradientError, ...]
 
     @property
@@ -139,9 +139,9 @@ def trial(
     if rows is None:
         bound, why = eager.bound()
         rows = np.random.default_rng(0).integers(0, bound, (ROWS, batch.row_length)).astype(np.int32)
-        told = f"made rows of integers below {bound}"
+        told = f"generated rows of integers below {bound}"
     if any(op.kind == Kind.RANDOM and DRAWS <= op.p0 < WINDOW_STREAM for op in program.ops):
-        why = "the model draws random numbers, and torch draws others"
+        why = "the model draws random numbers, and torch's differ"
     shards = first[: len(built.layout.sizes)]
     dataset = Dataset(rows, 0 if batch.form and batch.form.fields else int(rows.max()) + 1, form=batch.form)
     states, wrong, exact = _steps(_job(built, strategy, (*shards, *statistics), dataset), threads)

@@ -1,7 +1,7 @@
-"""Models inside of wrappers: what torch.compile, DataParallel and DistributedDataParallel put around them.
+"""Removes the wrappers of torch.compile, DataParallel and DistributedDataParallel around models.
 
-A Program is compiled anyway, and slots are the job's own devices: a wrapper is passed over, around a model and around
-any part of it, and the names of parameters are those of the model without it.
+A Program is compiled anyway, and slots are the job's own devices: wrappers around a model or any of its submodules are
+ignored, and parameters have the names of the unwrapped model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if any(getattr(model, hooks) for hooks in _HOOKS):
             raise UsageError(
                 f"the wrapper {type(model).__name__} of a {type(inner).__name__} has hooks of its own",
-                "register them on the model, before it is wrapped",
+                "register them on the model before wrapping it",
             )
         model = inner
     return model

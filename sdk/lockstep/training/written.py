@@ -1,4 +1,4 @@
-"""State that calls of a loss write beside the parameters: found by a call on fake tensors, and handed on by a step."""
+"""State that calls of a loss write in addition to parameters: found by a call on fake tensors, kept by the step."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class WrittenState:
             raise RefusedEarlier(
                 origin_of(current),
                 f"a buffer that its call replaces ({name}) by {shape}, where it had {tuple(placed.shape)}",
-                "keep its shape from step to step: fill what is missing with zeros, and count what is there",
+                "keep its shape from step to step: pad it with zeros, and count the used entries",
             )
         return current
 
@@ -171,7 +171,7 @@ def written_by(
 
 
 def tensors_by_name(model: nn.Module) -> dict[str, Any]:
-    """Returns what stands in the place of a model's buffers and parameters now, by name."""
+    """Returns the current values of a model's buffers and parameters, by name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 

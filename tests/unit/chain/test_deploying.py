@@ -157,7 +157,7 @@ def test_a_chain_that_is_no_devnet_takes_no_test_token_unasked(anvil: Devnet) ->
         with pytest.raises(UsageError, match="no token is given"):
             deploying.check_chain(anvil.w3, WANTED, test_token=False)
         deploying.check_chain(anvil.w3, WANTED, test_token=True)
-        with pytest.raises(UsageError, match="there is no token at"):
+        with pytest.raises(UsageError, match="no token exists at"):
             deploying.check_chain(anvil.w3, replace(WANTED, token=Address("0x" + "13" * 20)), test_token=False)
     finally:
         anvil.w3.provider._chain_id = 31_337  # type: ignore[attr-defined]

@@ -45,7 +45,7 @@ def test_a_dry_run_in_words_has_money_where_a_coin_has_a_price(lockstep: Lockste
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--dry-run", "--fees", "optimist"), "there is no fee profile 'optimist'"),
+        (("--dry-run", "--fees", "optimist"), "fee profile 'optimist' is unknown"),
         (("--fees", "optimism"), "a fee profile applies to a dry run only"),
         (("--dry-run", "--base-fee", "1"), "fee options need a fee profile"),
         (("--dry-run", "--fees", "mainnet", "--base-fee", "0"), "the base fee is 0"),

@@ -369,7 +369,7 @@ def test_a_liars_lost_carry_leaves_its_next_claim_undecided(carrying: Job, store
     record = claimed(carrying, ledger, after, 2, store)
     wrong = replace(published(lying(carrying, "other-data", 2), store), payload_cid=NOWHERE)
     ledger.rounds[0].claims[2] = wrong
-    with pytest.raises(WrongSource, match="slot 2 of round 0 does not put out") as refused:
+    with pytest.raises(WrongSource, match="slot 2 of round 0 does not produce") as refused:
         PublicData(carrying, store).run_of(ledger, after, record)
     assert refused.value.record is wrong, "the claim to challenge"
 

@@ -63,7 +63,7 @@ def test_no_document_is_on_both_sides() -> None:
 
 
 def test_too_little_text_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="too early"):
+    with pytest.raises(UsageError, match="too short"):
         data.split_documents(DOCUMENTS, train_bytes=100_000, held_out_bytes=9_000)
 
 
@@ -133,7 +133,7 @@ def test_the_rows_of_a_folder_of_texts_stay_what_they_were(tmp_path: Path) -> No
     [
         ("a.jsonl", b'{"text": "x"}\n{"content": "y"}\n', r"a.jsonl, line 2 has no text under 'text'"),
         ("a.jsonl", b'{"text": 3}', "line 1 has no text"),
-        ("a.jsonl", b"[1]", "line 1 is no object"),
+        ("a.jsonl", b"[1]", "line 1 is not a JSON object"),
         ("a.jsonl", b'{"text": "x"', "line 1 is not JSON"),
         ("a.jsonl", b'{"text": "\\ud800"}', "line 1 has half of a surrogate"),
         ("a.jsonl", b'{"text": "a\\u0000"}', "line 1 has a NUL at byte 1"),
@@ -144,7 +144,7 @@ def test_the_rows_of_a_folder_of_texts_stay_what_they_were(tmp_path: Path) -> No
         ("a.jsonl.gz", gzip.compress(LINES * 99_999), "unpacks to more than 1 MiB"),
         ("a.csv", b"x", r"is a table.*pandas\.read_csv\('a\.csv'\)"),
         ("a.parquet", b"x", r"is a table.*pandas\.read_parquet"),
-        ("a.txt", "x".encode("utf-16-le"), "a.txt has a NUL at byte 1: is it UTF-16"),
+        ("a.txt", "x".encode("utf-16-le"), "a.txt has a NUL at byte 1: it may be UTF-16"),
     ],
 )
 def test_a_file_that_is_no_text_is_told_with_its_place(

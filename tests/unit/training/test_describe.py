@@ -437,7 +437,7 @@ def test_windows_of_a_text_overlap_by_a_stride(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"texts": "texts"}, "texts and [data] are both set"), ({"model": MODEL}, "[data] needs a custom model"),
+        ({"texts": "texts"}, r"texts and \[data\] are both set"), ({"model": MODEL}, r"\[data\] needs a custom model"),
         ({"data": {"path": "none.csv"}}, "does not exist"), ({"data": {}}, "names no path"),
         ({"data": {"path": "t.csv", "colums": {}}}, "colums"), ({"data": {"path": 3}}, "data.path is 3"),
         ({"data": {"path": "t.csv", "columns": {"x": "z"}}}, "no column 'z'"), ({"data": "t.csv"}, "data is 't.csv'"),

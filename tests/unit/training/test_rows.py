@@ -214,7 +214,7 @@ def test_data_as_people_have_it_become_fields(data: Any) -> None:
     ("data", "told"),
     [
         ({"x": PAIRS[0], "y": [1]}, "different numbers of rows: x: 3, y: 1"),
-        ({"x": ["a", "b"]}, "'x' has type"), (np.zeros(3, np.complex64), "complex64"), ({}, "no rows"), (7, "int in"),
+        ({"x": ["a", "b"]}, "'x' has type"), (np.zeros(3, np.complex64), "complex64"), ({}, "no rows"), (7, "are int"),
         (np.array([2**40]), "integers from"), (np.array([1e300]), "beyond float32"),
         ({"x": [np.zeros(2), np.zeros(3)]}, "shapes"), ([{"x": 1}, {"y": 1}], "row 1 has other fields"),
         (DataLoader(TensorDataset(torch.zeros(3))), "DataLoader"), (torch.zeros(2, device="meta"), "meta"),

@@ -473,7 +473,7 @@ def _hooked() -> nn.Module:
     [
         (_scripted, "head.*torch.jit", "before torch.jit"),
         (lambda: torch.jit.script(nn.Linear(2, 2)), "the model.*torch.jit", "before torch.jit"),
-        (_hooked, "DataParallel of a Net has hooks", "before it is wrapped"),
+        (_hooked, "DataParallel of a Net has hooks", "before wrapping it"),
     ],
 )
 def test_wrapper_that_cannot_be_opened_is_refused_by_name(make: Callable[[], nn.Module], what: str, hint: str) -> None:

@@ -137,10 +137,10 @@ def test_the_pieces_do_not_depend_on_how_a_text_is_read(texts: Path, monkeypatch
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"{", "no tokenizer"),
-        (b"\xff\xfe", "no tokenizer"),
-        (b"[" * 10_000, "no tokenizer"),
-        (b'{"version": "1.0", "model": {"type": "Nothing"}}', "no tokenizer"),
+        (b"{", "not a tokenizer"),
+        (b"\xff\xfe", "not a tokenizer"),
+        (b"[" * 10_000, "not a tokenizer"),
+        (b'{"version": "1.0", "model": {"type": "Nothing"}}', "not a tokenizer"),
         (b'{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{},"merges":[]}}', "empty"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_character_that_the_tokenizer_does_not_know_is_refused_unless_it_is_le
 )
 def test_utf16_that_passes_for_utf8_is_told_with_its_place(tmp_path: Path, bytelevel: bytes, content: bytes) -> None:
     (tmp_path / "t.txt").write_bytes(content)
-    with pytest.raises(UsageError, match=rf"t.txt has a NUL at byte {content.index(0)}: is it UTF-16"):
+    with pytest.raises(UsageError, match=rf"t.txt has a NUL at byte {content.index(0)}: it may be UTF-16"):
         token_dataset(documents_of(tmp_path, ALL), Recipe(bytelevel), row_tokens=2, folder=tmp_path / "c")
 
 

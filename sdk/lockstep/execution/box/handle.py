@@ -291,7 +291,7 @@ class Box(Closing):
         if "Unmapped" in kinds:
             return self._dead(f"it could not be given more memory: {on_one_line(message)}", Starved)
         if "MemoryError" in kinds:
-            return self._dead(f"it wants more than {readable(self._limits.memory)} of memory")
+            return self._dead(f"it needs more than {readable(self._limits.memory)} of memory")
         kind_of_error = next((SAYS[kind] for kind in kinds if kind in SAYS), LockstepError)
         return kind_of_error(on_one_line(message), on_one_line(hint))
 

@@ -107,7 +107,7 @@ def carried(condition: Any, what: str) -> None:
 
 
 def check_size(what: str, elements: int) -> None:
-    """Raises UsageError unless a part may have so many elements."""
+    """Raises UsageError unless a part may have that many elements."""
     # INVARIANT: a part is no longer than what a decoder may spread for a tensor of one element.
     if not 1 <= elements <= MAX_PART:
         raise UsageError(f"{what} of {elements}", f"use 1 to {MAX_PART} elements")

@@ -63,7 +63,7 @@ def unrank_subsets(ranks: Bytes, m: int, k: int) -> Positions:
     left[:, size - ranks.shape[1] :] = ranks[:, ::-1]
     # INVARIANT: a rank is below the number of subsets.
     beyond = np.frombuffer(comb(m, k).to_bytes(size, "big"), f"S{size}")[0]
-    require((left.view(f"S{size}") < beyond).all(), f"a rank is no subset's of {k} of {m}")
+    require((left.view(f"S{size}") < beyond).all(), f"a rank denotes no subset of {k} of {m}")
     positions = np.empty((rows, k), np.int64)
     words = left.view(">u4").astype(np.int64)
     for j in range(k - 1, -1, -1):
@@ -137,7 +137,7 @@ def unrank_masks(
     `sizes` - 1. Raises PayloadInvalid for an invalid rank.
     """
     # INVARIANT: a rank is below the number of subsets.
-    require((ranks < binomials(sizes, counts)).all(), "a rank is no subset's")
+    require((ranks < binomials(sizes, counts)).all(), "a rank denotes no subset")
     masks, left, wanted = np.zeros((len(ranks), m), np.bool_), ranks.copy(), counts.copy()
     for c in range(m - 1, -1, -1):
         term = _small()[c, wanted]

@@ -53,7 +53,7 @@ class E3M0Blocks(WireFormat):
         codes = np.where(exponents > 0, exponents.astype(np.int16) - spread + TOP, 0)
         carried(_valid(tops) and (codes >= 0).all(), "a block's powers are further apart than E3M0's, or out of range")
         signed = codes.astype(np.uint8) | ((words >> np.uint32(31)) << np.uint32(3)).astype(np.uint8)
-        carried(np.array_equal(self._joined(tops, signed), words), "an element is no power of two, or -0")
+        carried(np.array_equal(self._joined(tops, signed), words), "an element is not a power of two, or is -0")
         return joined([tops, pack_bits(signed, 4)])
 
     def _unpack(self, data: Bytes, n: int) -> Words:

@@ -19,7 +19,7 @@ def to_halves(words: Words) -> NDArray[np.uint16]:
         halves = words.view(np.float32).astype(np.float16)
     carried(
         np.array_equal(halves.astype(np.float32).view(np.uint32), words) and np.isfinite(halves).all(),
-        "an element is no finite binary16 value",
+        "an element is not a finite binary16 value",
     )
     return halves.view(np.uint16)
 

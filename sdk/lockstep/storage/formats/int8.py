@@ -48,7 +48,7 @@ class Int8Blocks(WireFormat):
             carried(_valid(scale), "a block's largest magnitude is not 127 short scales")
             found = np.rint(rows / np.where(scale > 0, scale, np.float32(1))[:, None]).astype(np.int8)
             exact = (found * scale[:, None]).astype(np.float32).view(np.uint32) == rows.view(np.uint32)
-            carried(exact.all(), "an element is no code times its block's scale")
+            carried(exact.all(), "an element is not a code times its block's scale")
             flat = found.reshape(-1)[: n - first]
             codes[first : first + flat.size] = flat
             scales[at : at + scale.size] = scale

@@ -35,7 +35,7 @@ def counts_width(k: int) -> int:
 
 
 def counts_length(rows: int, k: int) -> int:
-    """Returns the bytes of the counts of so many rows."""
+    """Returns the size in bytes of the counts of that many rows."""
     return packed_length(rows, counts_width(k))
 
 

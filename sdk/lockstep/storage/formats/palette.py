@@ -64,13 +64,13 @@ class Palette(WireFormat):
 
 
 def check_width(width: int) -> None:
-    """Raises UsageError unless codes may have so many bits."""
+    """Raises UsageError unless codes may have that many bits."""
     if width not in WIDTHS:
         raise UsageError(f"codes have {width} bits", f"use one of {', '.join(map(str, WIDTHS))} bits")
 
 
 def table_length(groups: int, width: int) -> int:
-    """Returns the bytes of the palettes of so many groups."""
+    """Returns the size in bytes of the palettes of that many groups."""
     return groups * 4 << width
 
 

@@ -26,14 +26,14 @@ def named(name: str) -> WireFormat:
     known = fields(found) if found is not None else ()  # type: ignore[arg-type]
     if found is None or len(known) != len(given):
         raise UsageError(
-            f"there is no wire format {name[:80]!r}", f"name a kind ({', '.join(KINDS)}) and its parameters"
+            f"wire format {name[:80]!r} is unknown", f"name a kind ({', '.join(KINDS)}) and its parameters"
         )
     values = [
         int(v) if f.type == "int" and v.isascii() and v.isdigit() and len(v) < 12 else v
         for f, v in zip(known, given, strict=True)
     ]
     if any(f.type == "int" and isinstance(v, str) for f, v in zip(known, values, strict=True)):
-        raise UsageError(f"there is no wire format {name[:80]!r}", "give its parameters as numbers")
+        raise UsageError(f"wire format {name[:80]!r} is unknown", "give its parameters as numbers")
     form = found(*values)
     if form.name != name:
         raise UsageError(f"{name[:80]!r} is not the canonical name of a wire format", f"write {form.name}")

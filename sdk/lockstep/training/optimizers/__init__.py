@@ -1,4 +1,4 @@
-"""Optimizers, by which a gradient moves parameters, within a round or once a merge: named in strategies/registry.py."""
+"""Optimizers, which update parameters by a gradient, in a round or once per merge: named in strategies/registry.py."""
 
 from lockstep.training.optimizers.adamw import AdamW
 from lockstep.training.optimizers.adaptive import Adam, Yogi

@@ -60,8 +60,8 @@ class ServerMoments(Chained):
         raise NotImplementedError
 
     def moved_all(self, runs: Sequence[tuple[At, Tensor, Tensor, Memory]]) -> list[tuple[Tensor, Memory]]:
-        """The step; the decay takes the plain rate. Programs that there are compute all m, then all v, then the
-        moves."""
+        """Returns the step; the decay uses the plain rate. Existing Programs compute all m, then all v, then the
+        updates."""
         ms = [self.first(m, g) for _, _, g, (m, _) in runs]
         vs = [self.second(v, g) for _, _, g, (_, v) in runs]
         done = []
@@ -83,27 +83,27 @@ class Adam(ServerMoments):
     corrected: bool = True
     """True: the learning rate is multiplied by sqrt(1 - beta2^t) / (1 - beta1^t)."""
     ahead: int = 0
-    """t is the number of merges, this one included, and so many more."""
+    """Added to t, the number of merges including this one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ahead < 0:
-            raise UsageError(f"ahead is {self.ahead}", "use 0 or more")
+            raise UsageError(f"ahead is {self.ahead}", "use at least 0")
 
     def ages(self, age: int) -> list[float]:
-        """The corrected rate where it is the same in every merge, else the correction."""
+        """Returns the corrected rate if it is the same in every merge, else the correction."""
         t = age + self.ahead
         lead = self.learning_rate if self.plain else 1.0
         return [lead * math.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)] if self.corrected else []
 
     def rate_of(self, at: At) -> Tensor | float:
-        """The corrected one."""
+        """Returns the corrected rate."""
         if not self.corrected:
             return super().rate_of(at)
         return at.factors[0] if self.plain else at.rate * at.factors[0]
 
     def second(self, v: Tensor, g: Tensor) -> Tensor:
-        """The moving mean of the squares."""
+        """Returns the moving average of the squares."""
         return self.beta2 * v + (1 - self.beta2) * (g * g)
 
 
@@ -116,7 +116,7 @@ class Yogi(ServerMoments):
     """The highest learning rate."""
 
     def second(self, v: Tensor, g: Tensor) -> Tensor:
-        """Moved towards the square by a bounded part."""
+        """Returns v moved towards the square by a bounded amount."""
         square = g * g
         part = (1 - self.beta2) * square
         return torch.where(v > square, v - part, torch.where(v < square, v + part, v))

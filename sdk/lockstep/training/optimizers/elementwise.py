@@ -1,4 +1,4 @@
-"""Optimizers whose elements stand alone: Lion, RMSprop, Adagrad, NAdam, RAdam, Adan."""
+"""Elementwise optimizers: Lion, RMSprop, Adagrad, NAdam, RAdam, Adan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Lion(Chained):
         return 1
 
     def direction(self, at: At, x: Tensor, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """The sign; that of 0 is 0."""
+        """Returns the sign; that of 0 is 0."""
         (m,) = memory
         return torch.sign(self.beta1 * m + (1 - self.beta1) * g), [self.beta2 * m + (1 - self.beta2) * g]
 
@@ -53,7 +53,7 @@ class RMSprop(Chained):
     momentum: float = 0.0
     """The part of the earlier directions that goes on; 0: there is none."""
     centered: bool = False
-    """True: v - m^2, the variance, stands under the root."""
+    """True: the root is that of v - m^2, the variance."""
     weight_decay: float = field(default=0.0, kw_only=True)
     """Added to the gradient, times the parameter."""
 
@@ -89,7 +89,7 @@ class Adagrad(Chained):
     learning_rate: float = 1e-2
     """The highest learning rate."""
     rate_decay: float = 0.0
-    """The learning rate is divided by 1 + rate_decay times the gradients that were seen, torch's `lr_decay`."""
+    """The learning rate is divided by 1 + rate_decay times the number of gradients so far, torch's `lr_decay`."""
     epsilon: float = 1e-10
     """Added to the root of the sum."""
     weight_decay: float = field(default=0.0, kw_only=True)
@@ -116,7 +116,7 @@ class Adagrad(Chained):
 
 @dataclass(frozen=True)
 class TwoMoments(Chained):
-    """m and v as Adam has them, each with its decay."""
+    """Base of optimizers with Adam's moments m and v, each with its decay."""
 
     beta1: float = 0.9
     """The decay of the first moment."""
@@ -147,7 +147,7 @@ class NAdam(TwoMoments):
     learning_rate: float = 2e-3
     """The highest learning rate."""
     momentum_decay: float = 4e-3
-    """The pace at which the momentum comes up to beta1: beta1 (1 - 0.5 0.96^(t momentum_decay))."""
+    """The pace at which the momentum approaches beta1: beta1 (1 - 0.5 0.96^(t momentum_decay))."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,7 +175,7 @@ class NAdam(TwoMoments):
 
 @dataclass(frozen=True)
 class RAdam(TwoMoments):
-    """Adam without a root while its variance cannot be told (Liu 2020, algorithm 2), with torch's decoupled decay."""
+    """Adam without the root while its variance is intractable (Liu 2020, algorithm 2), with torch's decoupled decay."""
 
     name: ClassVar[str] = "radam"
 
@@ -190,7 +190,7 @@ class RAdam(TwoMoments):
         return [1 / first, rectified * math.sqrt(second), 0.0]
 
     def direction(self, at: At, x: Tensor, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """m, over the root once it can be told."""
+        """Returns m, divided by the root once its variance is tractable."""
         m, v = self.moments(g, memory)
         first, rooted, plain = at.factors
         mean = m * first
@@ -201,7 +201,7 @@ class RAdam(TwoMoments):
 class Adan(Chained):
     """Adam with the differences of gradients (Xie 2022, algorithm 1), with the published code's corrections.
 
-    Its betas are the parts that stay, as the code has them: one less those of the paper. The decay is the code's
+    Its betas are decay factors, as in the code: one minus those of the paper. The decay is the code's
     `no_prox`.
     """
 

@@ -3,8 +3,8 @@
     b = momentum b + g     X = (g + momentum b) / its norm     5 times  X = a X + (b A + c A A) X, A = X X'
     p = p (1 - rate decay) - rate 0.2 sqrt(max(rows, columns)) X        (Liu 2025, 2502.16982, equation 4)
 
-The factor gives a matrix the root mean square of an AdamW step, so that embeddings, heads and vectors take AdamW's step
-at the same rate.
+The factor gives a matrix step the root mean square of an AdamW step, so that embeddings, heads and vectors can use
+AdamW's step at the same rate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RMS = 0.2
 
 @dataclass(frozen=True)
 class Muon(Chained):
-    """Muon on matrices, AdamW on the rest; warm-up and cosine decay as AdamW has them."""
+    """Muon on matrices, AdamW on the rest; warm-up and cosine decay as in AdamW."""
 
     name: ClassVar[str] = "muon"
     learning_rate: float = 3e-3
@@ -48,7 +48,7 @@ class Muon(Chained):
     weight_decay: float = field(default=0.1, kw_only=True)
     """Per step, times the learning rate, of every parameter that `decayed` names."""
     others: str = "tokens positions embed head wte wpe"
-    """Words; a matrix whose name contains one takes AdamW's step."""
+    """Words: a matrix whose name contains one of them uses AdamW's step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

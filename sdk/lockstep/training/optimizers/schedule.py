@@ -10,11 +10,11 @@ from lockstep.training.described import Described
 from lockstep.training.optimizers.schedules import ConstantRate, CosineRate, RateShape
 
 _LOOKED_AT = 4096
-"""Steps of a warm-up that are looked at for the largest rate."""
+"""Steps of a warm-up that are searched for the largest rate."""
 
 
 def brief(value: Any) -> str:
-    """A frozen dataclass with the fields that are not its defaults, as an error shows it.
+    """Returns a frozen dataclass as text with only its non-default fields, for errors.
 
     >>> brief(CosineRate(length=5))
     'CosineRate(length=5)'
@@ -56,7 +56,7 @@ class Scheduled(Described):
         return isinstance(self.schedule, ConstantRate) and not self.warmup
 
     def unreached(self, steps: int, restart: int | None) -> str:
-        """Says the largest rate of a warm-up that is longer than the job; "" if it is not."""
+        """Returns a warning with the largest rate of a warm-up that is longer than the job; "" otherwise."""
         if self.warmup <= steps or self.schedule.rises:
             return ""
         largest = max(self.rate(step, steps) for step in range(max(0, steps - _LOOKED_AT), steps))

@@ -1,10 +1,10 @@
 """Schedule-free AdamW (Defazio 2024, 2405.15682, algorithm 1).
 
-    y = (1 - beta1) z + beta1 x     where the gradient is taken: the parameters of a step
+    y = (1 - beta1) z + beta1 x     the point of the gradient: the parameters of a step
     z = z - rate (g / (sqrt(v) + epsilon) + decay y)
     x = (1 - c) x + c z             c: the part of this step in the sum of squared rates
 
-The memory is z - y, zero at first. What a slot sends at the end of its round is x.
+The memory is z - y, zero at first. At the end of its round a slot sends x.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from lockstep.training.strategies.base import Shards, Transformation
 
 @dataclass(frozen=True)
 class ScheduleFree(Chained):
-    """AdamW whose average takes the place of a schedule: no length has to be known."""
+    """AdamW whose averaging replaces a schedule: the job's length need not be known."""
 
     name: ClassVar[str] = "schedule_free"
     learning_rate: float = 2.5e-3
     """The learning rate of every step after the warm-up."""
     beta1: float = 0.9
-    """The part of the average in the point at which gradients are taken."""
+    """The weight of the average in the point at which gradients are computed."""
     beta2: float = 0.999
     """The decay of the second moment."""
     epsilon: float = 1e-8
@@ -39,13 +39,13 @@ class ScheduleFree(Chained):
     warmup: int = field(default=0, kw_only=True)
     """Steps of linear warm-up of a memory: in every round, unless the strategy carries it."""
     schedule: RateShape = field(default_factory=ConstantRate, kw_only=True)
-    """"constant", and no other."""
+    """Only "constant" is valid."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_lies(inside=("beta1", "beta2"), above=("beta1", "epsilon"))
         if not isinstance(self.schedule, ConstantRate):
-            raise UsageError(f"a schedule of schedule-free AdamW: {self.schedule}", "leave schedule out, or use adamw")
+            raise UsageError(f"schedule-free AdamW has a schedule: {self.schedule}", "omit schedule, or use adamw")
 
     @property
     def steady(self) -> bool:
@@ -53,7 +53,7 @@ class ScheduleFree(Chained):
         return True
 
     def unreached(self, steps: int, restart: int | None) -> str:
-        """Says the same of a warm-up that is longer than a memory lives."""
+        """Warns also of a warm-up that is longer than the memory's lifetime."""
         return super().unreached(min(steps, restart or steps), restart)
 
     def kept(self) -> int:

@@ -1,8 +1,8 @@
-"""Shapes of the learning rate over the steps of a job, after the warm-up that every optimizer has.
+"""Shapes of the learning rate over the steps of a job, after every optimizer's warm-up.
 
     rate(step) = learning_rate * warm-up * shape            warm-up: min(1, (step + 1) / warmup)
 
-A shape is 1 at the highest rate. Those that fall to an end take the optimizer's `final_fraction` for it.
+A shape is 1 at the highest rate. Shapes that decay end at the optimizer's `final_fraction`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RateShape:
     name: ClassVar[str]
     """The name under which SCHEDULES has it."""
     rises: ClassVar[bool] = False
-    """True: the shape has a rise of its own, and the optimizer's warm-up is left out."""
+    """True: the shape has its own rise, and the optimizer's warm-up is skipped."""
 
     def shape(self, step: int, steps: int, warmup: int, final: float) -> float:
         """The fraction of the highest rate in step 0 .. steps - 1; `final`: the optimizer's `final_fraction`."""
@@ -45,14 +45,17 @@ class ConstantRate(RateShape):
 
 @dataclass(frozen=True)
 class Falling(RateShape):
-    """A shape that has a last step, from which on it is `final_fraction`."""
+    """A shape with a last step, after which it stays at `final_fraction`."""
 
     length: int = 0
-    """Steps from the first one of the job to the last one that falls; 0: all steps of the job."""
+    """Steps from the job's first one to the end of the decay; 0: all steps of the job."""
 
     def __post_init__(self) -> None:
         if self.length < 0:
-            raise UsageError(f"length is {self.length}", "steps; 0: those of the job, rounds times inner_steps")
+            raise UsageError(
+                f"length is {self.length}",
+                "give a number of steps, or 0 for those of the job, rounds times inner_steps",
+            )
 
     def progress(self, step: int, steps: int, start: int) -> float:
         """0 up to step `start`, 1 from the end on."""
@@ -83,7 +86,7 @@ class LinearRate(Falling):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.power > 0:
-            raise UsageError(f"power is {self.power}", "above 0: 1 is a straight line")
+            raise UsageError(f"power is {self.power}", "use a number above 0: 1 is a straight line")
 
     def shape(self, step: int, steps: int, warmup: int, final: float) -> float:
         """From 1 to `final`."""
@@ -126,7 +129,7 @@ class InverseRoot(RateShape):
 
     name: ClassVar[str] = "inverse_sqrt"
     timescale: int = 0
-    """Steps until the rate is divided by sqrt(2); 0: as many as the warm-up has, or 10,000 without one."""
+    """Steps until the rate is divided by sqrt(2); 0: the steps of the warm-up, or 10,000 without one."""
     least: float = 0.0
     """The lowest rate, as a fraction of the highest."""
 
@@ -142,15 +145,15 @@ class InverseRoot(RateShape):
 
 @dataclass(frozen=True)
 class StepRate(RateShape):
-    """Multiplied by a factor every so many steps, or at given steps: 1.0, 0.1, 0.01 (He 2016, section 3.4)."""
+    """Multiplied by a factor at intervals, or at given steps: 1.0, 0.1, 0.01 (He 2016, section 3.4)."""
 
     name: ClassVar[str] = "step"
     every: int = 0
-    """Steps between two falls; 0: at the milestones alone."""
+    """Steps between two drops; 0: only at the milestones."""
     milestones: str = ""
-    """Steps of the job at which the rate falls, as "3000 6000"."""
+    """Steps of the job at which the rate drops, e.g. "3000 6000"."""
     factor: float = 0.1
-    """The rate is multiplied by it at a fall."""
+    """The rate is multiplied by this factor at each drop."""
     least: float = 0.0
     """The lowest rate, as a fraction of the highest."""
 
@@ -159,11 +162,12 @@ class StepRate(RateShape):
         fine = self.every >= 0 and all(word.isascii() and word.isdigit() for word in words)
         if not (fine and 0 < self.factor <= 1 and 0 <= self.least <= 1):
             raise UsageError(
-                f"no steps follow from {self}", 'every 0 or more, milestones as "3000 6000", factor and least up to 1'
+                f"no steps follow from {self}",
+                'use every from 0, milestones e.g. "3000 6000", factor and least up to 1',
             )
 
     def shape(self, step: int, steps: int, warmup: int, final: float) -> float:
-        """The factor to the number of falls so far; a third of the job each, if nothing says when."""
+        """Returns the factor to the power of the number of drops so far; by default one drop every third of the job."""
         at = [int(word) for word in self.milestones.split()]
         every = self.every or (0 if at else max(1, steps // 3))
         falls = sum(step >= m for m in at) + (step // every if every else 0)
@@ -172,7 +176,7 @@ class StepRate(RateShape):
 
 @dataclass(frozen=True)
 class OneCycle(Falling):
-    """Up and down by half cosines (Smith and Topin 2018); the rise takes the place of the optimizer's warm-up."""
+    """Up and down by half cosines (Smith and Topin 2018); the rise replaces the optimizer's warm-up."""
 
     name: ClassVar[str] = "one_cycle"
     rises: ClassVar[bool] = True

@@ -31,7 +31,7 @@ class SGD(Chained):
     momentum: float = 0.0
     """The part of the earlier gradients that goes on; 0: there is no memory."""
     dampening: float = 0.0
-    """The part of a gradient that the momentum leaves out."""
+    """The share of a gradient that is not added to the momentum."""
     nesterov: bool = False
     """True: the step looks ahead along the momentum."""
     weight_decay: float = field(default=0.0, kw_only=True)
@@ -47,7 +47,7 @@ class SGD(Chained):
         if not 0 <= self.dampening <= 1 or (self.nesterov and (not self.momentum or self.dampening)):
             raise UsageError(
                 f"SGD cannot run with {brief(self)}",
-                "dampening lies in [0, 1]; nesterov wants a momentum and no dampening",
+                "dampening lies in [0, 1]; nesterov needs a momentum and no dampening",
             )
 
     def kept(self) -> int:
@@ -112,7 +112,7 @@ class SignSGD(Chained):
     """The highest learning rate."""
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
-        """No state; the schedule follows the counter."""
+        """Returns the transformation, which has no state; the schedule depends on the counter."""
         cut, rates = self.cut_of(layout), [self.rate(step, steps) for step in range(steps)]
         keys = list(dict.fromkeys(run.key for run in cut.runs))
         rows = [[x for ratio, decay in keys for x in (1 - r * ratio * decay, r * ratio)] for r in rates]

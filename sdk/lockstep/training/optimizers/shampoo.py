@@ -19,7 +19,7 @@ from lockstep.training.optimizers.blocks import SMALL, Blocks, inverse_fourth_ro
 from lockstep.training.optimizers.chain import At, Chained, Memory
 
 _EPSILON = 1e-10
-"""Added to the root of Adagrad's sum, as Adagrad has it."""
+"""Added to the root of Adagrad's sum, as in Adagrad."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Blockwise(Chained):
         super().__post_init__()
         if not 2 <= self.block <= 1024:
             raise UsageError(
-                f"block is {self.block}", "2 to 1024: a step takes about block^3 operations for each block"
+                f"block is {self.block}", "use 2 to 1024: a step takes about block^3 operations for each block"
             )
 
     def blocks(self, shape: tuple[int, ...]) -> Blocks | None:
@@ -45,11 +45,11 @@ class Blockwise(Chained):
 
 @dataclass(frozen=True)
 class Shampoo(Blockwise):
-    """Shampoo in blocks, as Distributed Shampoo has it, with Adagrad's step on vectors.
+    """Shampoo in blocks, as in Distributed Shampoo, with Adagrad's step on vectors.
 
-    What differs from the published code (Anil 2020): roots are taken in every step and not once in many; epsilon is
-    relative to the Frobenius norm and not to the largest eigenvalue; blocks are even; a convolution is a matrix, its
-    outputs by all else; momentum is heavy-ball, behind the root.
+    Differences from the published code (Anil 2020): roots are computed in every step, not once in many; epsilon is
+    relative to the Frobenius norm, not to the largest eigenvalue; blocks are even; a convolution is a matrix, its
+    outputs by everything else; momentum is heavy-ball, after the root.
     """
 
     name: ClassVar[str] = "shampoo"
@@ -58,7 +58,7 @@ class Shampoo(Blockwise):
     beta2: float = 1.0
     """The decay of the products and squares; 1: they are summed, as in Gupta's algorithm."""
     epsilon: float = 1e-5
-    """The least eigenvalue that a root sees, relative to the norm."""
+    """The smallest eigenvalue of a root's argument, relative to the norm."""
     momentum: float = 0.0
     """The part of the earlier directions that goes on; 0: there is none."""
     graft: bool = True

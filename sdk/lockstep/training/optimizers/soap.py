@@ -24,7 +24,7 @@ from lockstep.training.optimizers.shampoo import Blockwise
 class SOAP(Blockwise):
     """SOAP in blocks, with Adam's step on vectors.
 
-    What differs from the published code: blocks of at most `block` rows and columns have bases of their own; the bases
+    Differences from the published code: blocks of at most `block` rows and columns have their own bases; the bases
     begin at the identity, where it decomposes the first gradient's products and skips that step; they follow in every
     step, not once in ten, their columns keep their places, and the products have a ridge, so that a product without
     full rank has a basis; a convolution is a matrix, its outputs by all else; the decay takes the parameter before the
@@ -35,7 +35,7 @@ class SOAP(Blockwise):
     learning_rate: float = 3e-3
     """The highest learning rate."""
     block: int = 32
-    """The most rows and columns that have a basis together: a Program has some eight operations for each of them."""
+    """The most rows and columns that share a basis: a Program has about eight operations for each of them."""
     beta1: float = 0.95
     """The decay of the first moment."""
     beta2: float = 0.95
