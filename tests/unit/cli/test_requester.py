@@ -203,6 +203,13 @@ def by_command(lockstep: Lockstep, market: Court, job: JobId, merge: str, model:
     assert pulled.data == {"model_path": str(folder / "pulled/model.safetensors")}
     for name in ("model.safetensors", "config.json", "provenance.json"):
         assert (folder / "pulled" / name).read_bytes() == (model.parent / name).read_bytes(), name
+    audit = ("train", "audit", folder / "pulled", "--claims", "0", *options)
+    assert lockstep(*audit).data["ok"]
+    (folder / "pulled/config.json").write_text('{"model": "another"}')
+    audited = lockstep(*audit)
+    assert audited.code == 10, "a file differs"
+    last = json.loads(audited.out)["data"]["findings"][-1]
+    assert (last["check"], last["verdict"]) == ("files", "differs")
     watched = lockstep("train", "watch", job.hex(), *options)
     assert watched.code == 0
     events = [json.loads(line) for line in watched.out.splitlines()]
