@@ -212,6 +212,13 @@ def test_a_worker_that_owes_a_reveal_is_never_idle_in_training_or_revealing(view
 
 
 @given(views(), selves)
+def test_no_round_is_started_or_joined_without_its_base(view: JobView, me: WorkerFacts) -> None:
+    for act in (*acts(view, me), *ahead(view, me, frozenset())):
+        if act.kind in (ActionKind.START, ActionKind.JOIN):
+            assert me.base == base_of(view, act.round), "who cannot train loses its fine"
+
+
+@given(views(), selves)
 def test_what_is_fetched_is_what_a_join_or_a_start_waits_for(view: JobView, me: WorkerFacts) -> None:
     for act in acts(view, me):
         if act.kind == ActionKind.FETCH:
