@@ -203,7 +203,7 @@ def by_command(lockstep: Lockstep, market: Court, job: JobId, merge: str, model:
     assert pulled.data == {"model_path": str(folder / "pulled/model.safetensors")}
     for name in ("model.safetensors", "config.json", "provenance.json"):
         assert (folder / "pulled" / name).read_bytes() == (model.parent / name).read_bytes(), name
-    audit = ("train", "audit", folder / "pulled", "--claims", "0", *options)
+    audit = ("train", "audit", folder / "pulled", "--claims", "0", *public)
     assert lockstep(*audit).data["ok"]
     (folder / "pulled/config.json").write_text('{"model": "another"}')
     audited = lockstep(*audit)
