@@ -20,9 +20,11 @@ from lockstep.demo.cheats import lies
 from lockstep.execution.jobs import ClaimRun
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import GamePhase
-from lockstep.protocol.types import Address, ClaimId, GameId
+from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.types import Address, ClaimId, GameId, Wei
 from lockstep.runtime.guard import lock
 from tests.adversarial.court import NOWHERE, WALLET, Court, published
+from tests.support import broken
 from tests.support.games import open_at
 from tests.unit.runtime.test_webhook import Hook, hook
 
@@ -296,3 +298,19 @@ def test_replay_decides_neither_way_without_data_and_names_bad_arguments(hand: H
     assert hand.lockstep("replay", claim.hex(), *hand.public[2:], "--rpc", "http://127.0.0.1:9").code == 9
     told = hand.lockstep("replay", claim.hex(), *hand.places)
     assert told.out.startswith("MATCH"), told.out + told.err
+
+
+def test_a_job_that_could_not_be_defended_is_voided_by_command_and_no_other(hand: Hand) -> None:
+    court = hand.court
+    params = broken.publish(court.store)
+    court.send(court.contracts.token.mint(court.address("requester"), Wei(2 * params.escrow)), "requester")
+    court.send(court.contracts.token.approve(court.contracts.vault.address, WALLET), "requester")
+    court.send(court.contracts.market.create(params, 1, params.escrow), "requester")
+    (job,) = [found for found in court.ledger().jobs if found != court.job_id]
+    sound = hand.lockstep("verifier", "void", court.job_id.hex(), *hand.key(), "--json")
+    assert sound.code == 10, sound.out
+    assert court.contracts.market.job(court.job_id).status == JobStatus.ACTIVE
+    ended = hand.lockstep("verifier", "void", job.hex(), *hand.key(), "--json")
+    assert ended.data == {"job": job.hex(), "rule": "instruction_count", "subject": "op", "index": 1}
+    stored = court.contracts.market.job(job)
+    assert (stored.status, stored.prover) == (JobStatus.VOID, hand.address())
