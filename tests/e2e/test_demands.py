@@ -1,4 +1,4 @@
-"""Rows that a verifier cannot have, as a process on a real chain: one voids its job, one is posted and asked for once."""
+"""Rows that a verifier cannot have, as a process on a real chain: one voids its job, one is posted meanwhile."""
 
 from __future__ import annotations
 
