@@ -214,6 +214,8 @@ PAYLOADS = (
           ("hidden by colluding receipts", withheld.hidden_by_receipts, silence),
           ("stored nowhere", withheld.unfetchable(lambda _: NOWHERE), unpaid),
           ("not a payload", withheld.unfetchable(lambda court: court.store.put(b"not a payload")), unpaid),
+          ("of another shape", withheld.unfetchable(withheld.misshapen), unpaid),
+          ("cut in half", withheld.unfetchable(withheld.truncated), unpaid),
       )),
     row("carry withheld", "demanded, and nobody shows it", "reveal", withheld.unanswered, "timeout", rule="slot 0",
         begins=CARRYING, gains=lambda gained, p: gained["verifier"] == p.role.slot_stake * 30 // 100),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -31,7 +32,7 @@ from tests.adversarial.cheat import Story
 from tests.adversarial.claims import moments
 from tests.adversarial.court import NOWHERE, WALLET, Court, published
 from tests.adversarial.inputs import signed
-from tests.support.toyjob import ROWS
+from tests.support.toyjob import ROWS, SIZE
 from worker.progress import Material
 
 # -- payloads ----------------------------------------------------------------------------------------------------------
@@ -45,6 +46,19 @@ def left_out(court: Court) -> str:
     assert market.round(court.job_id, 0).mask == 0b110
     assert market.claim(market.claim_id_of(court.job_id, 0, 0)).status.name == "FINAL"
     return "slot 0"
+
+
+def misshapen(court: Court) -> Cid:
+    """A payload of one element too many."""
+    return store_tensors(court.store, [np.zeros(SIZE + 1, np.float32)])
+
+
+def truncated(court: Court) -> Cid:
+    """A payload of which a full disk kept half."""
+    cid = store_tensors(court.store, [np.ones(SIZE, np.float32)])
+    (path,) = court.store.home.glob(f"blocks/*/{cid}")
+    os.truncate(path, path.stat().st_size // 2)
+    return cid
 
 
 def unfetchable(cid: Callable[[Court], Cid]) -> Story:

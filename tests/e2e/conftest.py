@@ -33,12 +33,10 @@ def in_the_twin(market: Market) -> Iterator[None]:
     replayed(market.devnet.w3, market.contracts.addresses)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def index(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of the coordinator's index: SQLite beside a queue in a folder, or PostgreSQL beside one in Redis."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/coordinator/index.sqlite"
-    url = servers.create_database(request.getfixturevalue("postgres"), f"test-{uuid4().hex}")
+@pytest.fixture
+def index(postgres: str, redis: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an index in PostgreSQL, beside a queue in Redis; otherwise it is a file beside a queue in a folder."""
+    url = servers.create_database(postgres, f"test-{uuid4().hex}")
     monkeypatch.setenv("LOCKSTEP_COORDINATOR_DATABASE", url)
-    monkeypatch.setenv("LOCKSTEP_COORDINATOR_BROKER", request.getfixturevalue("redis"))
+    monkeypatch.setenv("LOCKSTEP_COORDINATOR_BROKER", redis)
     return url

@@ -14,6 +14,7 @@ from sqlalchemy import MetaData, text
 
 from coordinator.db import Database
 from lockstep.chain.events import Event, EventReader
+from lockstep.execution.jobs import Job
 from lockstep.market.turns import SLACK_SHARE
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.market.availability import row_demand_id
@@ -27,13 +28,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 
 @pytest.fixture
-def market(tmp_path: Path, index: str) -> Iterator[Market]:
+def market(tmp_path: Path) -> Iterator[Market]:
     market = Market.build(tmp_path)
     yield market
     market.close()
 
 
-def test_a_job_is_sealed_merged_paid_and_finished(market: Market) -> None:
+def test_a_job_is_sealed_merged_paid_and_finished_and_its_demanded_rows_are_posted(market: Market) -> None:
     job = market.submit(rounds=2, max_lead=2, attest_seconds=600)
     coordinator = market.coordinator()
     url = coordinator.wait_for("ready")["url"]
@@ -43,6 +44,7 @@ def test_a_job_is_sealed_merged_paid_and_finished(market: Market) -> None:
         market.wait_phase(job, r, Phase.LEAD)
         wait(lambda r=r: len(coordinator.named("merged")) == r + 1, "event merged")
         base = merged_checkpoint(market, job, coordinator.named("merged")[r])
+    rows_are_posted(market, job, coordinator)
     market.devnet.advance(job.params.windows.challenge_seconds)
     coordinator.wait_for("done")
     books = market.contracts.market.job(job.id)
@@ -72,10 +74,8 @@ def test_a_job_is_sealed_merged_paid_and_finished(market: Market) -> None:
     assert [c for c in children if c.is_running()] == []
 
 
-def test_a_demanded_row_is_posted_by_the_coordinator_which_holds_the_data(market: Market) -> None:
-    job = market.submit(rounds=1, max_lead=1)
-    coordinator = market.coordinator()
-    coordinator.wait_for("ready")
+def rows_are_posted(market: Market, job: Job, coordinator: Process) -> None:
+    """Two rows of the dataset are demanded one after the other; the coordinator, which holds the data, posts each."""
     demands, vault = market.contracts.demands, market.contracts.vault
     asker = market.workers[0]
     # Half of what the window has to spare is for those who take turns; after it whoever has the row posts it.
@@ -96,7 +96,7 @@ def test_a_demanded_row_is_posted_by_the_coordinator_which_holds_the_data(market
     assert market.contracts.market.job(job.id).status == JobStatus.ACTIVE
 
 
-def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market, index: str) -> None:
+def test_killed_at_every_act_and_its_index_deleted_it_goes_on(index: str, market: Market) -> None:
     job = market.submit(rounds=1, max_lead=1)
     coordinator = market.coordinator()
     home = market.folder / "coordinator"
@@ -192,12 +192,7 @@ def _rows(index: str) -> dict[str, list[tuple[object, ...]]]:
 
 
 def _forget(index: str) -> None:
-    """Delete the index: its files, or its tables."""
-    if index.startswith("sqlite"):
-        at = Path(index.removeprefix("sqlite:///"))
-        for file in at.parent.glob(f"{at.name}*"):
-            file.unlink()
-        return
+    """Delete the tables of the index."""
     with closing(Database(index)) as database:
         found = MetaData()
         found.reflect(database.engine)

@@ -14,6 +14,7 @@ from lockstep.execution.jobs import Job
 from lockstep.numerics.cuda import count_devices
 from lockstep.numerics.cuda.selftest import golden_program
 from lockstep.protocol.errors import UsageError
+from lockstep.protocol.jobs import ClaimStatus
 from tests.e2e.test_worker import (
     WATCHED,
     WITHOUT_AGGREGATOR,
@@ -81,16 +82,23 @@ def test_a_lie_is_convicted_where_worker_and_verifier_compute_on_a_device(
     assert named == [device, device, "cpu", device], "each says where it computes"
     job: Job = market.submit(rounds=4, max_lead=4, **WATCHED)
 
-    lie = liar.wait_for("lie")["expectation"]
+    liar.wait_for("lie")
     told = market.folder / "w0" / "lie"
     wait(told.exists, "a lie that shows")
+    # A lie that rounding swallows is no lie: another place was declared.
+    lie = liar.named("lie")[-1]["expectation"]
     claim = bytes.fromhex(told.read_text())
     won = verifier.wait_for("won")
     assert (won["verdict"], won["claim"]) == ("fraud", claim.hex())
     finding = next(e for e in events_of(market, "Convicted") if e.contract == "DisputeGame").finding
+    assert finding["program"] == getattr(job.programs, lie["program"]).root
     assert (finding["t"], finding["position"]) == (lie["step"], lie["op_index"])
     assert (finding["element"], finding["chunk"]) == (lie["element"], lie["chunk"])
+    assert finding["chunk"] > 0, "the lie is in a later chunk of a sum"
     assert liar.named("defending"), "the liar argued from the device's tensors"
+    assert market.contracts.market.claim(claim).status == ClaimStatus.CONVICTED  # type: ignore[arg-type]
+    liar.wait_for("slashed")
+    wait(lambda: len(liar.named("joined")) > 1, "another round, joined by the liar too")
     (paced,) = liar.named("paced")
     assert (paced["trains"], paced["defends"]) == (device, device)
     compiled = "*.so" if device == "emulated" else "*.cubin"

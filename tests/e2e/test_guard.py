@@ -1,4 +1,4 @@
-"""One key in two homes, as processes on a real chain: one of them leaves, whichever starts first."""
+"""One key in three homes, one after the other, as processes on a real chain: one of them works at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.protocol.jobs import JobStatus
-from tests.e2e.test_worker import ALONE, Market, Process, arguments, homes_of, reveals
+from tests.e2e.test_worker import ALONE, Market, Process, arguments, homes_of, ledger_of, reveals
 from tests.support.waiting import PATIENCE, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
@@ -46,37 +46,19 @@ def guard(market: Market, home: Path, act: str, file: Path) -> Process:
     return process
 
 
-def test_a_second_machine_hears_the_first_at_work_and_leaves(market: Market) -> None:
-    (home,) = homes_of(market, "w0")
-    first = up(market, home, 0, "--once")
-    market.submit(**ALONE)
-    first.wait_for("joined")
-    second = up(market, twin_of(home, "w0-twin"), 600)
-    assert second.wait_for("listening")["reasons"], "a fresh home must listen"
-    assert second.popen.wait(PATIENCE) == 8, second.log.read_text()[-2000:]
-    assert "another home uses the key" in second.log.read_text()
-    assert not second.named("joined"), "it never sent anything"
-    assert first.popen.wait(PATIENCE) == 0, "the first one finished its job"
-    assert len({(e.round, e.slot) for e in reveals(market)}) == len(reveals(market)) == 2
-
-
-def test_an_idle_machine_leaves_when_a_second_one_has_listened_and_registered(market: Market) -> None:
+def test_a_key_works_in_one_home_at_a_time_and_moves_with_what_it_promised(market: Market, tmp_path: Path) -> None:
     (home,) = homes_of(market, "w0")
     first = up(market, home, 0)
-    wait(lambda: bool(market.contracts.vault.w3.eth.get_transaction_count(first_address(home))), "registration")
-    second = up(market, twin_of(home, "w0-twin"), 4, "--once")
-    assert first.popen.wait(PATIENCE) == 8, "the fence: another home has registered for the account"
-    assert second.popen.poll() is None
     job = market.submit(**ALONE)
-    assert second.popen.wait(PATIENCE) == 0, second.log.read_text()[-2000:]
-    assert market.contracts.market.job(job.id).status == JobStatus.DONE
-    assert not first.named("joined")
+    first.wait_for("joined")
+    # A second machine hears the first at work, and leaves.
+    copy = up(market, twin_of(home, "w0-copy"), 600)
+    assert copy.wait_for("listening")["reasons"], "a fresh home must listen"
+    assert copy.popen.wait(PATIENCE) == 8, copy.log.read_text()[-2000:]
+    assert "another home uses the key" in copy.log.read_text()
+    assert not copy.named("joined"), "it never sent anything"
 
-
-def test_a_key_moves_to_another_machine_with_what_it_promised(market: Market, tmp_path: Path) -> None:
-    (home,) = homes_of(market, "w0")
-    first = up(market, home, 0)
-    market.submit(**ALONE)
+    # The key moves to another machine with what it promised.
     first.wait_for("revealed")
     export = tmp_path / "export.json"
     assert guard(market, home, "export", export).popen.returncode == 8, "not from a home at work"
@@ -92,12 +74,17 @@ def test_a_key_moves_to_another_machine_with_what_it_promised(market: Market, tm
     second = up(market, twin, 3, "--once")
     assert second.wait_for("listening")["reasons"], "an imported home listens"
     assert second.popen.wait(PATIENCE) == 0, second.log.read_text()[-2000:]
+    assert market.contracts.market.job(job.id).status == JobStatus.DONE, "it finished the first one's job"
+    assert len({(e.round, e.slot) for e in reveals(market)}) == len(reveals(market)) == 2, "nothing is claimed twice"
+
+    # The first home comes back, and leaves once another one has listened and registered while both are idle.
     back = up(market, home, 5)
     assert "another home was the last to register for this account" in back.wait_for("listening")["reasons"]
-    assert back.stop() == 0
-
-
-def first_address(home: Path) -> str:
-    from eth_utils.address import to_checksum_address
-
-    return str(to_checksum_address(json.loads((home / "keystore.json").read_text())["address"]))
+    me = back.named("ready")[0]["address"]
+    before = ledger_of(market).registrations[me]
+    wait(lambda: ledger_of(market).registrations[me] > before, "registration")
+    other = up(market, twin, 4)
+    assert back.popen.wait(PATIENCE) == 8, "the fence: another home has registered for the account"
+    assert other.popen.poll() is None
+    assert other.stop() == 0
+    assert not back.named("joined")

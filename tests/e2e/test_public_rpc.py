@@ -11,15 +11,11 @@ from pathlib import Path
 import pytest
 
 import lockstep
-from lockstep.chain.contracts import Contracts
 from lockstep.chain.events import EventReader
-from lockstep.chain.outbox import Outbox
-from lockstep.chain.rpc import connect
-from lockstep.market.ledger import Watcher
 from lockstep.protocol.dispute import moves
-from lockstep.protocol.errors import LockstepError, Unreachable
+from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.protocol.types import Address, Seconds
 from tests.e2e.test_worker import (
     WATCHED,
     WITHOUT_AGGREGATOR,
@@ -85,42 +81,6 @@ def game_moves(market: Market) -> list[object]:
     """Every event of every game."""
     reader = EventReader(market.devnet.w3, market.contracts.addresses)
     return [e for e in reader.poll(reader.start()).events if e.contract == "DisputeGame"]
-
-
-def test_a_reader_and_an_outbox_work_behind_a_public_endpoint(market: Market, proxy: RpcProxy) -> None:
-    w3, truth = connect(proxy.url, 31337), Watcher(EventReader(market.devnet.w3, market.contracts.addresses))
-    account = market.devnet.account("sender")
-    contracts = Contracts.at(w3, market.contracts.addresses)
-    market.fund("sender")
-    outbox = Outbox(market.folder / "sender.sqlite", w3, account)
-    proxy.busy = 0.2
-    for i in range(5):
-        assert outbox.send(contracts.token.approve(contracts.vault.address, Wei(i)), f"approve/{i}").succeeded
-        assert outbox.send(contracts.vault.deposit(Wei(i)), f"deposit/{i}").succeeded
-    market.devnet.mine(20)
-    watcher = Watcher(EventReader(w3, market.contracts.addresses))
-    assert watcher.poll() == truth.poll()
-    assert max(proxy.ranges) <= PUBLIC_LOG_BLOCKS
-    assert account.address in {e.account for e in events_of(market, "Deposited")}
-    outbox.close()
-
-
-def test_a_transaction_that_the_endpoint_finds_too_large_is_an_error_and_no_bug(
-    market: Market, proxy: RpcProxy
-) -> None:
-    proxy.busy = 0.0
-    w3, account = connect(proxy.url, 31337), market.devnet.account("sender")
-    contracts = Contracts.at(w3, market.contracts.addresses)
-    outbox = Outbox(market.folder / "sender.sqlite", w3, account)
-    approve = contracts.token.approve(contracts.vault.address, Wei(1))
-    sent = outbox.send(approve, "small")
-    assert sent.succeeded
-    with pytest.raises(LockstepError) as refused:
-        outbox.send(replace(approve, data=approve.data + bytes(PUBLIC_TRANSACTION_BYTES), gas=5_000_000), "large")
-    assert "oversized" in refused.value.message
-    assert refused.value.exit_code != 1, "no bug of ours"
-    assert min(proxy.oversized) > PUBLIC_TRANSACTION_BYTES >= max(proxy.transactions)
-    outbox.close()
 
 
 def test_every_role_outlives_ten_minutes_without_its_provider_and_no_move_is_missed(
@@ -196,70 +156,53 @@ def test_every_role_outlives_ten_minutes_without_its_provider_and_no_move_is_mis
     assert KEY not in texts(market), "the key is told nowhere"
 
 
-def test_a_second_provider_that_lies_delays_and_is_not_believed(market: Market, proxy: RpcProxy) -> None:
-    homes = homes_of(market, "w0", "w1", "w2")
-    with RpcProxy.public(market.devnet.url) as second:
-        workers = [begin(market, "worker", h, proxy.url, "--once", "--rpc-check", second.url) for h in homes]
-        second.drops_logs = True
-        job = market.submit(rounds=1, max_lead=1, **WITHOUT_AGGREGATOR)
-        for worker in workers:
-            wait(lambda w=worker: "two RPC providers differ" in w.log.read_text(), "a word of it")  # type: ignore[misc]
-        time.sleep(5)
-        assert not events_of(market, "Joined"), "nothing is done while they differ"
-        assert all(worker.popen.poll() is None for worker in workers)
-        second.drops_logs = False
-        assert [worker.popen.wait(PATIENCE) for worker in workers] == [0, 0, 0]
-    assert market.contracts.market.job(job.id).status == JobStatus.DONE
-    assert "a bug" not in texts(market)
-    assert KEY not in texts(market)
-
-
 def test_an_idle_hour_costs_few_requests(market: Market) -> None:
-    """Two minutes of a chain with 12-second blocks in which nothing happens."""
+    """A minute of a chain with 12-second blocks in which nothing happens."""
     roles = ("worker", "verifier", "coordinator")
     with ExitStack() as stack:
         proxies = {role: stack.enter_context(RpcProxy.public(market.devnet.url)) for role in roles}
         for role, home in zip(roles, homes_of(market, *roles), strict=True):
             begin(market, role, home, proxies[role].url, *(("--port", "0") if role == "coordinator" else ()))
         market.devnet._request("evm_setIntervalMining", [12])
-        time.sleep(40)
+        time.sleep(24)
         for each in proxies.values():
             each.requests.clear()
-        time.sleep(120)
-        hours = {role: 30 * each.requests.total() for role, each in proxies.items()}
+        time.sleep(60)
+        hours = {role: 60 * each.requests.total() for role, each in proxies.items()}
         print(
             "requests of an idle hour with 12-second blocks:", hours, {r: dict(p.requests) for r, p in proxies.items()}
         )
         assert max(hours.values()) <= 3_600
 
 
-@pytest.mark.parametrize("event", ["Committed", "Revealed", "Merged"])
-def test_a_job_settles_though_the_chain_takes_three_blocks_back(market: Market, event: str) -> None:
+def test_a_job_settles_though_the_chain_takes_three_blocks_back_after_each_act(market: Market) -> None:
     homes = homes_of(market, "w0", "w1", "w2")
     workers = [begin(market, "worker", home, market.devnet.url, "--once") for home in homes]
     job = market.submit(rounds=1, max_lead=1, **WITHOUT_AGGREGATOR)
-    wait(lambda: any(e.contract == "JobMarket" for e in events_of(market, event)), event, every=0.05)
-    took = {e.transaction for e in events_of(market, event)}
-    market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
-    assert not took & {e.transaction for e in events_of(market, event)}, "it was taken back"
+    for event in ("Committed", "Revealed", "Merged"):
+        wait(lambda e=event: any(x.contract == "JobMarket" for x in events_of(market, e)), event, every=0.05)  # type: ignore[misc]
+        took = {e.transaction for e in events_of(market, event)}
+        market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
+        assert not took & {e.transaction for e in events_of(market, event)}, f"{event} was taken back"
     assert [worker.popen.wait(PATIENCE) for worker in workers] == [0, 0, 0]
     books = market.contracts.market.job(job.id)
     assert books.status == JobStatus.DONE
     assert books.escrow == books.paid + books.refunded
     assert not events_of(market, "Slashed"), "nobody is fined for what the chain took back"
-    assert events_of(market, event), "it was done again"
+    for event in ("Committed", "Revealed", "Merged"):
+        assert events_of(market, event), f"{event} was done again"
 
 
-@pytest.mark.parametrize("event", ["Opened", "Defended"])
-def test_a_game_ends_rightly_though_the_chain_takes_three_blocks_back(market: Market, event: str) -> None:
+def test_a_game_ends_rightly_though_the_chain_takes_three_blocks_back_after_each_move(market: Market) -> None:
     homes = homes_of(market, "w0", "w1", "w2", "v")
     liar = begin(market, "worker", homes[0], market.devnet.url, lie=("one-ulp", 1))
     others = [begin(market, "worker", home, market.devnet.url) for home in homes[1:3]]
     verifier = begin(market, "verifier", homes[3], market.devnet.url)
     market.submit(rounds=4, max_lead=4, **WATCHED)
-    wait(lambda: bool(events_of(market, event)), event, every=0.05)
-    market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
-    assert not events_of(market, event), "the move was taken back"
+    for event in ("Opened", "Defended"):
+        wait(lambda e=event: bool(events_of(market, e)), event, every=0.05)  # type: ignore[misc]
+        market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
+        assert not events_of(market, event), f"{event} was taken back"
     wait(lambda: bool(events_of(market, "Resolved")), "verdict")
     resolved = events_of(market, "Resolved")[0]
     assert moves.Verdict(resolved.verdict) == moves.Verdict.FRAUD

@@ -10,19 +10,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx2
-import psutil
 import pytest
-from eth_account.signers.local import LocalAccount
 
 from lockstep.chain.events import Event, EventReader
 from lockstep.execution.jobs import Job
-from lockstep.protocol.jobs import ZERO_ADDRESS, Phase
+from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market.receipts import own_way
 from lockstep.protocol.types import Address, Seconds
-from tests.support.waiting import PATIENCE, wait
+from tests.support.waiting import wait
 
-from .byhand import Market, Process, Worker
+from .byhand import Market, Process
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -69,13 +66,11 @@ def swallower() -> Iterator[Swallower]:
 
 
 @pytest.fixture
-def market(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Market]:
-    market = Market.build(tmp_path, getattr(request, "param", 3))
+def market(tmp_path: Path) -> Iterator[Market]:
+    """Nobody works by hand."""
+    market = Market.build(tmp_path, workers=0)
     yield market
     market.close()
-
-
-NOBODY_BY_HAND = pytest.mark.parametrize("market", [0], indirect=True, ids=["processes"])
 
 
 def up(market: Market, name: str, url: str) -> Process:
@@ -98,19 +93,6 @@ def attested(market: Market, job: Job, r: int) -> list[tuple[Address, Seconds, l
     ]
 
 
-def hand_over(url: str, worker: Worker, job: Job, r: int, signer: LocalAccount | None = None) -> int:
-    """Give a worker's receipt to the coordinator; returns the answer's status."""
-    receipt, attempt = worker.receipt(job, r, signer), worker.market.contracts.market.round(job.id, r).attempt
-    fields = {
-        "job": "0x" + job.id.hex(), "round": r, "attempt": attempt, "who": receipt.who, "mask": str(receipt.mask),
-        "signature": "0x" + receipt.signature.hex(),
-    }  # fmt: skip
-    body = json.dumps(fields).encode()
-    headers = worker.node.sign_request(worker.account.address, "POST", RECEIPTS, body, now=worker.market.now())
-    return httpx2.post(url + RECEIPTS, content=body, headers=headers).status_code
-
-
-@NOBODY_BY_HAND
 def test_one_transaction_carries_the_receipts_of_a_round(market: Market) -> None:
     # Who waited for its own turn would wait for five minutes.
     job = market.submit(rounds=2, max_lead=2, attest_seconds=Seconds(600))
@@ -128,7 +110,6 @@ def test_one_transaction_carries_the_receipts_of_a_round(market: Market) -> None
     assert coordinator.stop() == 0
 
 
-@NOBODY_BY_HAND
 def test_a_coordinator_that_swallows_receipts_delays_a_round_by_half_a_window(market: Market) -> None:
     """.. though one of the owners is killed after it has handed its receipt over."""
     job = market.submit(rounds=1, max_lead=1, attest_seconds=Seconds(40))
@@ -150,40 +131,3 @@ def test_a_coordinator_that_swallows_receipts_delays_a_round_by_half_a_window(ma
     assert all(own_way(stored.attest_ends, job.params.role.attest_seconds, time) for _, time, _ in sent)
     assert stored.mask == 0b111
     assert stored.merged_at > 0
-
-
-def test_a_coordinator_that_is_killed_forgets_no_receipt(market: Market) -> None:
-    job = market.submit(rounds=1, max_lead=1, attest_seconds=Seconds(600))
-    coordinator = market.coordinator()
-    url = coordinator.wait_for("ready")["url"]
-    market.claim_round(job, 0, job.genesis)
-    for worker in market.workers[:2]:
-        assert hand_over(url, worker, job, 0) == 202
-    psutil.wait_procs(coordinator.kill(), timeout=PATIENCE)
-    coordinator = market.coordinator()
-    url = coordinator.wait_for("ready")["url"]
-    assert attested(market, job, 0) == [], "it waits for the third"
-    assert hand_over(url, market.workers[0], job, 0) == 202, "the same again, by an owner that was killed too"
-    assert hand_over(url, market.workers[2], job, 0) == 202
-    market.wait_phase(job, 0, Phase.LEAD)
-    ((sender, _, speakers),) = attested(market, job, 0)
-    assert (sender, speakers) == (Address(market.devnet.account("coordinator").address), EVERYBODY)
-
-
-def test_a_receipt_that_became_worthless_keeps_no_other(market: Market) -> None:
-    """Its owner has let the delegate who signed it go: the contract would refuse the batch."""
-    job = market.submit(rounds=1, max_lead=1, attest_seconds=Seconds(40))
-    url = market.coordinator().wait_for("ready")["url"]
-    vault, delegate = market.contracts.vault, market.devnet.account("delegate")
-    market.claim_round(job, 0, job.genesis)
-    fickle, *others = market.workers
-    assert hand_over(url, fickle, job, 0, delegate) == 422, "nobody's delegate yet"
-    fickle.send(vault.set_delegate(Address(delegate.address)), "delegate")
-    assert hand_over(url, fickle, job, 0, delegate) == 202
-    fickle.send(vault.set_delegate(ZERO_ADDRESS), "no delegate")
-    for worker in others:
-        assert hand_over(url, worker, job, 0) == 202
-    wait(lambda: bool(attested(market, job, 0)), "receipts of the others")
-    fickle.attest(job, 0)
-    market.wait_phase(job, 0, Phase.LEAD)
-    assert [speakers for _, _, speakers in attested(market, job, 0)] == [[1, 2], [0]]

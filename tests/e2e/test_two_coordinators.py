@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 
 @pytest.fixture
-def market(tmp_path: Path, index: str) -> Iterator[Market]:
+def market(tmp_path: Path) -> Iterator[Market]:
     market = Market.build(tmp_path)
     market.fund("second")
     yield market

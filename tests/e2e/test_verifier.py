@@ -151,21 +151,3 @@ def test_a_lying_merge_is_convicted_and_a_false_challenge_loses_its_bond(market:
     assert lock is not None
     assert lock.amount == market.params.role.slot_stake
     assert not [e for e in verifier.named("challenged") if e["claim"] != merge.hex()], "honest claims are left alone"
-
-
-def test_replay_decides_neither_way_without_data_and_names_bad_arguments(market: Market) -> None:
-    market.seal()
-    (claim, *_) = market.claim([market.run(slot) for slot in range(3)])
-    empty = market.folder / "empty"
-    empty.mkdir()
-    without = market.replay(claim, "--json", "--storage", f"dir://{empty}")
-    assert (without.returncode, json.loads(without.stdout)["error"]["code"]) == (11, "inconclusive")
-    assert market.replay(ClaimId(bytes(32)), "--json").returncode == 7
-    bad = market.lockstep("replay", "nonsense", "--json")
-    assert (bad.returncode, json.loads(bad.stdout)["error"]["code"]) == (2, "usage")
-    off = market.lockstep(
-        "replay", claim.hex(), "--deployment", str(market.folder / "deployment.json"), "--rpc", "http://127.0.0.1:9"
-    )
-    assert off.returncode == 9
-    told = market.replay(claim)
-    assert told.stdout.startswith("MATCH"), told.stdout + told.stderr

@@ -16,7 +16,7 @@ from lockstep.market.demands import DemandIssuer, DemandResponder, left_out, to_
 from lockstep.market.ledger import DemandRecord
 from lockstep.market.turns import COURTESY_SECONDS
 from lockstep.protocol.errors import BlobMissing, RowMissing
-from lockstep.protocol.jobs import Phase, Round
+from lockstep.protocol.jobs import JobStatus, Phase, Round
 from lockstep.protocol.market import receipts
 from lockstep.protocol.market.availability import CARRY, payload_demand_id, row_demand_id
 from lockstep.protocol.market.calls import HASH_BLOCKS
@@ -274,3 +274,50 @@ def test_what_others_ask_of_others_costs_no_reads_of_the_chain() -> None:
     owned.worker = me
     assert list(answers.due(ledger, lambda _: job, Seconds(1000))) == []
     assert read == ["demand", "demand"], "what is this account's is read"
+
+
+def kinds(court: Court, name: str) -> list[str]:
+    """Everything that is due of an account, sent; the kinds."""
+    answers = DemandResponder(court.contracts, court.store, court.address(name))
+    due = list(answers.due(court.ledger(), lambda found: court.job if found == court.job_id else None, court.now()))
+    for _, call in due:
+        court.send(call, name)
+    return [key.partition("/")[0] for key, _ in due]
+
+
+def test_owner_answers_for_its_payload_and_whoever_has_the_data_for_a_row(court: Court) -> None:
+    answer = Seconds(3600)
+    court.reset(rounds=1, answer_seconds=answer)
+    claims = court.claim()
+    demands, vault, asker = court.contracts.demands, court.contracts.vault, court.address("mallory")
+    free = vault.free(asker)
+    court.send(demands.unavailable(court.job_id, 0, 0, 5), "mallory")
+    court.send(demands.demand_row(court.job_id, 7), "mallory")
+    court.devnet.mine(2)
+    row_bond = demands.row_bond_of(court.job_id, 7)
+    court.advance(answer // 2)
+    assert kinds(court, "worker-2") == ["commit"], "the row; the payload is another's"
+    assert kinds(court, "worker-2") == ["answer"], "once the commitment is mined"
+    assert vault.credits(court.address("worker-2")) == row_bond * 60 // 100
+    assert kinds(court, "worker-0") == ["answer"], "the payload; the row is posted"
+    assert vault.credits(court.address("worker-0")) == 0, "its gas, which costs nothing here, and no prize"
+    assert vault.free(asker) == free - row_bond, "the payload's bond is back"
+    for id_ in (payload_demand_id(claims[0], 0), row_demand_id(court.job_id, 7)):
+        stored = demands.demand(id_)
+        assert stored is not None
+        assert stored.status == Status.ANSWERED
+    assert demands.missing(claims[0]) is False
+    assert kinds(court, "worker-0") == [], "nothing is left to do"
+
+
+def test_asker_voids_a_job_whose_row_nobody_posts(court: Court) -> None:
+    answer = Seconds(3600)
+    court.reset(rounds=1, answer_seconds=answer)
+    vault, asker = court.contracts.vault, court.address("mallory")
+    free = vault.free(asker)
+    court.send(court.contracts.demands.demand_row(court.job_id, 0), "mallory")
+    court.advance(answer + 1)
+    assert kinds(court, "mallory") == ["settle"]
+    job = court.contracts.market.job(court.job_id)
+    assert (job.status, job.prover) == (JobStatus.VOID, asker)
+    assert vault.free(asker) == free, "the bond is back"

@@ -108,6 +108,8 @@ class Desk:
     replays: Replays
     events: list[dict[str, Any]]
     finality: str = "latest"
+    coordinator: str = ""
+    """URLs of coordinators, by commas."""
     has_lists: bool = True
     """False: the store does not answer for lists, and nothing waits for them."""
     party: Party = field(init=False)
@@ -121,7 +123,7 @@ class Desk:
         """A process begins."""
         world, settings = (
             self.world,
-            Settings("", "", "", str(self.home), "", "", 1, 0, disk_mib=1, finality=self.finality),
+            Settings("", "", "", str(self.home), "", self.coordinator, 1, 0, disk_mib=1, finality=self.finality),
         )
         account = world.accounts["verifier"]
         outbox = Outbox(self.home / "outbox.sqlite", world.devnet.w3, account)
@@ -180,7 +182,7 @@ def desk_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes a desk in a world: `desk_of(world, witness=True)`."""
     desks: list[Desk] = []
 
-    def made(world: World, finality: str = "latest", **options: Any) -> Desk:
+    def made(world: World, finality: str = "latest", coordinator: str = "", **options: Any) -> Desk:
         replays, events = Replays(world), []
         monkeypatch.setattr(LoadedJobs, "get", replays.get)
         monkeypatch.setattr("verifier.replaying.audit", replays.audit)
@@ -188,7 +190,7 @@ def desk_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(enrolling.capacity, "keep_up", lambda *_: None)
         decoded = lambda job, store, payloads, known: [(slot, Report.DECODED, None) for slot in payloads]  # noqa: E731
         monkeypatch.setattr(merging, "judge_payloads", decoded)
-        desks.append(Desk(world, tmp_path, options, replays, events, finality))
+        desks.append(Desk(world, tmp_path, options, replays, events, finality, coordinator))
         return desks[-1]
 
     yield made

@@ -82,7 +82,7 @@ class Day:
             volunteers=True,
             witnesses=False,  # type: ignore[arg-type]
         )
-        seats = SimpleNamespace(empty=lambda view: [])
+        seats = SimpleNamespace(unplayed=lambda view: [])
         jobs = SimpleNamespace(stop=lambda *given: None)
         nothing: Any = None
         self.replayer = Replayer(

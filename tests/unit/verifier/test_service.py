@@ -28,10 +28,13 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.programs.defects import Rule
-from lockstep.protocol.types import ClaimId, JobId, Wei
+from lockstep.protocol.types import Cid, ClaimId, JobId, Seed, StateRoot, Wei
+from lockstep.runtime.identity import NodeKey
 from lockstep.runtime.refusals import Refusals
 from lockstep.runtime.sender import Sender
+from tests.adversarial.coalitions import coordinator
 from tests.support.constant import Lie
+from tests.support.serving import Served
 from tests.support.world import World
 from tests.unit.verifier.desk import SECONDS, Desk, Replays, desk_of
 from verifier import challenging
@@ -39,6 +42,8 @@ from verifier.challenging import Challenger
 from verifier.demanding import Demander
 from verifier.loading import LoadedJobs
 from verifier.replaying import Replayer
+from worker.announcing import Announcer
+from worker.progress import Material
 
 __all__ = ["desk_of"]
 
@@ -374,6 +379,35 @@ def test_a_job_that_breaks_a_rule_is_voided_once(desk: Desk, monkeypatch: pytest
     assert sent == ["commit/a", "void/a"]
     assert [e["job"] for e in desk.told("precommitted")] == [desk.world.job.hex()]
     assert desk.told("voided", rule=rule.name.lower())
+
+
+def test_a_worker_that_signed_two_claims_is_convicted_by_what_its_coordinator_shows(desk_of: Any) -> None:
+    world = World.start()
+    world.to(Phase.ATTESTING)
+    claim, at = world.claim_id(0), world.contracts.addresses
+    account, stored = world.accounts["worker-0"], world.contracts.market.round(world.job, 0)
+    announcer = Announcer("", account, NodeKey(bytes([1]) * 32), at.chain_id, at.market)
+    first, *others = world.held[claim].trace
+    said = [
+        announcer.body(
+            Material(
+                claim, world.job, 0, stored.attempt, 0, Seed(stored.seed), (start, *others),
+                world.held[claim].body.out, world.held[claim].body.out2, Cid(""), Cid(""),
+            ),
+            StateRoot(stored.base), world.params.role.transitions,
+        )
+        for start in (first, StateRoot(first[::-1]))
+    ]  # fmt: skip
+    with Served(coordinator(said)) as url:
+        desk: Desk = desk_of(world, coordinator=url)
+        told = desk.until("equivocated")
+        assert (told["claim"], told["slot"], told["worker"]) == (claim.hex(), 0, account.address)
+        desk.poll(3)
+        desk.stop()
+    assert world.contracts.market.claim(claim).status == ClaimStatus.CONVICTED
+    assert len(desk.told("equivocated")) == 1, "once"
+    assert not desk.told("challenged"), "two signatures need no game"
+    assert world.contracts.vault.credits(desk.party.address) == 0, "and earn no prize"
 
 
 @pytest.mark.parametrize(("was_at_stake", "ended"), [(False, None), (True, KeyboardInterrupt)])

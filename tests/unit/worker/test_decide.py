@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from worker.decide import (
     AGGREGATOR_SECONDS,
     PATIENCE,
     JobView,
+    Roots,
     RoundView,
     WorkerFacts,
     acts,
@@ -209,6 +211,18 @@ def test_a_worker_that_owes_a_reveal_is_never_idle_in_training_or_revealing(view
             if r.phase == Phase.REVEALING and status == ClaimStatus.COMMITTED:
                 assert owes(view, ME)
                 assert Action(ActionKind.REVEAL, r.number, slot) in acts(view, me)
+
+
+@pytest.mark.parametrize("base", [None, OTHER_BASE, GENESIS], ids=["none", "another", "its own"])
+def test_no_round_is_started_or_joined_without_its_base(base: Roots | None) -> None:
+    """Drawn views seldom wait for workers: here one does, and one is to be started."""
+    me, holds = WorkerFacts(ME, Wei(1000), base=base), base == GENESIS
+    joining = RoundView(0, Round(base=GENESIS[0], outer=GENESIS[1]), Phase.JOINING, tuple(FREE))
+    of_round = {a.kind for a in acts(_view(joining), me) if a.round == 0}
+    assert of_round & {ActionKind.JOIN, ActionKind.FETCH} == {ActionKind.JOIN if holds else ActionKind.FETCH}
+    first = {a.kind for a in acts(_view(), me)}
+    assert first & {ActionKind.START, ActionKind.FETCH} == {ActionKind.START if holds else ActionKind.FETCH}
+    assert bool(ahead(_view(), me, frozenset())) == holds, "nor is a join sent ahead of the start"
 
 
 @given(views(), selves)

@@ -30,13 +30,14 @@ from lockstep.protocol.errors import (
     TryLater,
 )
 from lockstep.protocol.programs.defects import Rule
-from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from lockstep.runtime.refusals import Refusals
 from lockstep.storage import ContentStore
 from tests.support.waiting import PATIENCE
 from tests.support.workers import OTHER, bare_parts, put_at_stake
 from worker import notes
 from worker.parts import WorkerParts
+from worker.policy import Policy
 from worker.taking import RETRY_SECONDS, Jobs
 
 NOTHING = Wei(0)
@@ -276,6 +277,20 @@ def test_what_lies_here_of_a_job_that_is_over_is_named_once(jobs: Jobs, ledger: 
     jobs.kept = {toy.id}
     assert jobs.take(ledger, NOTHING, True, Seconds(1000)) == [toy.id]
     assert jobs.take(ledger, NOTHING, True, Seconds(1001)) == []
+
+
+def test_a_stranger_s_job_is_not_even_loaded_where_the_owner_names_others(
+    parts: WorkerParts, jobs: Jobs, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(jobs, "_read", lambda job, at_stake: (looked.append(job), toy)[1])
+    parts.policy = Policy(jobs_from=frozenset({Address("0x" + "11" * 20)}))  # type: ignore[misc]
+    take(jobs, ledger)
+    assert (looked, jobs.taken) == ([], {})
+    assert parts.notes.jobs[toy.id].code == "policy"
+    put_at_stake(ledger, toy.id)
+    take(jobs, ledger)
+    assert looked == [toy.id], "but for what hangs on it"
 
 
 def test_nothing_new_is_loaded_while_it_drains(jobs: Jobs, ledger: Ledger, toy: Job) -> None:

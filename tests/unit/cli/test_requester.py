@@ -1,4 +1,4 @@
-"""The SDK on a real chain: a requester's way from a quote to a model, and back out of a job."""
+"""The SDK on the chain in memory: a requester's way from a quote to a model, and back out of a job."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-import lockstep
+import lockstep as sdk
 from lockstep.base.amounts import tokens
+from lockstep.chain.devnet import key_of
 from lockstep.chain.events import Event
+from lockstep.chain.keys import KEYSTORE, create_account
 from lockstep.client import Network
 from lockstep.execution.jobs import TrainingJob
 from lockstep.protocol.errors import (
@@ -28,30 +30,31 @@ from lockstep.protocol.errors import (
     UsageError,
 )
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.types import ClaimId, JobId, Seconds, Wei
+from lockstep.protocol.types import Address, JobId, Wei
 from lockstep.storage.directory import DirectoryStore
+from tests.adversarial.court import WALLET, Court
 from tests.support import broken, toyjob
 
-from .market import WALLET, Market
-
-pytestmark = [pytest.mark.slow, pytest.mark.chain]
+from .conftest import Lockstep
 
 PARAMETERS = ({"name": "weight", "offset": 0, "shape": [2, 4]},)
 
 
 @pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    running = Market.start(tmp_path_factory.mktemp("sdk"))
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
+    running = Court.in_memory(tmp_path_factory.mktemp("sdk"))
+    running.contracts.addresses.save(running.folder / "deployment.json")
     yield running
     running.stop()
 
 
-def network(market: Market, name: str) -> Network:
+def network(market: Court, name: str) -> Network:
     """A funded requester's, with a store of its own."""
     account = market.devnet.account(name)
-    if market.contracts.token.balance_of(market.address(name)) == 0:
-        market.requester.send(market.contracts.token.mint(market.address(name), WALLET), f"mint/{name}")
-    return lockstep.connect(
+    me = Address(account.address)
+    if market.contracts.token.balance_of(me) == 0:
+        market.send(market.contracts.token.mint(me, WALLET), "requester")
+    return sdk.connect(
         rpc=market.devnet.url,
         storage=f"dir://{market.folder}/store-{name}",
         deployment=market.folder / "deployment.json",
@@ -72,7 +75,7 @@ def untouched(net: Network) -> tuple[object, ...]:
     return net.contracts.token.balance_of(net.account.address), count, sorted(store.blocks())
 
 
-def test_quote_binds_the_whole_job_and_touches_nothing(market: Market) -> None:
+def test_quote_binds_the_whole_job_and_touches_nothing(market: Court) -> None:
     net = network(market, "quoter")
     before = untouched(net)
     quote = net.quote(toyjob.training_job())
@@ -81,7 +84,7 @@ def test_quote_binds_the_whole_job_and_touches_nothing(market: Market) -> None:
     assert untouched(net) == before
 
 
-def test_over_budget_and_over_balance_store_and_send_nothing(market: Market) -> None:
+def test_over_budget_and_over_balance_store_and_send_nothing(market: Court) -> None:
     net = network(market, "poor")
     dear = net.quote(toyjob.training_job(rounds=400))
     before = untouched(net)
@@ -96,7 +99,7 @@ def test_over_budget_and_over_balance_store_and_send_nothing(market: Market) -> 
     assert not (net.home / "outbox.sqlite").exists(), "no transaction was begun"
 
 
-def test_what_could_not_be_defended_or_paid_is_refused_by_the_quote(market: Market) -> None:
+def test_what_could_not_be_defended_or_paid_is_refused_by_the_quote(market: Court) -> None:
     net = network(market, "quoter")
     before = untouched(net)
     with pytest.raises(ProgramInvalid, match=r"step: op 1 \(map scale tokens.*33 instructions") as invalid:
@@ -108,16 +111,19 @@ def test_what_could_not_be_defended_or_paid_is_refused_by_the_quote(market: Mark
     assert untouched(net) == before
 
 
-def test_a_job_from_submit_to_download(market: Market, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_job_from_submit_to_download(market: Court, tmp_path: Path, lockstep: Lockstep) -> None:
     net = network(market, "trainer")
     quote = net.quote(small())
     handle = net.submit(quote, budget=quote.debit, nonce=7)
     spent = WALLET - quote.escrow - quote.deposit
-    assert net.contracts.token.balance_of(market.address("trainer")) == spent
+    assert net.contracts.token.balance_of(Address(market.devnet.account("trainer").address)) == spent
 
     again = net.submit(quote, budget=quote.debit, nonce=7)
     assert again.id == handle.id, "the same nonce is the same job"
-    assert net.contracts.token.balance_of(market.address("trainer")) == spent, "and is paid once"
+    assert net.contracts.token.balance_of(Address(market.devnet.account("trainer").address)) == spent, (
+        "and is paid once"
+    )
     assert net.job(handle.id).status() == {
         "job": handle.id.hex(), "status": "active", "rounds": 1, "started": 0, "settled": 0, "failed": 0,
         "escrow": str(quote.escrow), "paid": "0", "refunded": "0",
@@ -151,7 +157,7 @@ def test_a_job_from_submit_to_download(market: Market, tmp_path: Path) -> None:
     assert provenance["job"] == handle.id.hex()
     assert provenance["programs"]["step"] == toyjob.step_program().root.hex()
     assert provenance["shared_root"] == source["shared_root"]
-    by_command(market, handle.id, merge, path, tmp_path)
+    by_command(lockstep, market, handle.id, merge, path, tmp_path)
 
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match="file"):
@@ -165,54 +171,78 @@ def test_a_job_from_submit_to_download(market: Market, tmp_path: Path) -> None:
     assert not (tmp_path / "cut").exists(), "nothing half-written"
 
 
-def play(market: Market, net: Network, job: JobId) -> str:
+def play(market: Court, net: Network, job: JobId) -> str:
     """The job's one round by the market's workers, to the end; the merge's claim."""
-    market.job_id, market.params = job, net.contracts.market.params(job)
-    market.store, market.job = net.store, net.job(job).parts
+    store = net.store
+    assert isinstance(store, DirectoryStore)
+    market.job_id, market.params, market.store, market.job = (
+        job,
+        net.contracts.market.params(job),
+        store,
+        net.job(job).parts,
+    )
     market.seal()
-    market.claim([market.run(slot) for slot in range(3)])
-    claim, _ = market.merge()
-    market.devnet.advance(Seconds(market.params.windows.challenge_seconds + 1))
-    market.requester.send(net.contracts.market.finalize(job, 0), "finalize")
-    market.requester.send(net.contracts.market.finish(job), "finish")
+    market.claim()
+    claim = market.merge()
+    market.advance(market.params.windows.challenge_seconds + 1)
+    market.send(net.contracts.market.finalize(job, 0), "requester")
+    market.send(net.contracts.market.finish(job), "requester")
+    market.devnet.mine(64)
     return claim.hex()
 
 
-def by_command(market: Market, job: JobId, merge: str, model: Path, folder: Path) -> None:
+def by_command(lockstep: Lockstep, market: Court, job: JobId, merge: str, model: Path, folder: Path) -> None:
     """What the SDK said, `lockstep` says too."""
-    home = market.home("trainer")
-    options = [*market.arguments(), "--home", str(home), "--password-file", str(home / "password"), "--json"]
-    pulled = market.lockstep("train", "pull", job.hex(), "--out", str(folder / "pulled"), *options)
-    assert json.loads(pulled.stdout)["data"] == {"model_path": str(folder / "pulled/model.safetensors")}
+    home = market.folder / "keys"
+    create_account(home / KEYSTORE, "correct horse", key_of(market.devnet.seed, "trainer"), work=2)
+    (home / "password").write_text("correct horse")
+    public = ["--rpc", market.devnet.url, "--storage", market.store.url]
+    public += ["--deployment", str(market.folder / "deployment.json"), "--json"]
+    options = [*public, "--home", str(home), "--password-file", str(home / "password")]
+    pulled = lockstep("train", "pull", job.hex(), "--out", folder / "pulled", *options)
+    assert pulled.data == {"model_path": str(folder / "pulled/model.safetensors")}
     for name in ("model.safetensors", "config.json", "provenance.json"):
         assert (folder / "pulled" / name).read_bytes() == (model.parent / name).read_bytes(), name
-    watched = market.lockstep("train", "watch", job.hex(), *options)
-    assert watched.returncode == 0
-    events = [json.loads(line) for line in watched.stdout.splitlines()]
+    audit = ("train", "audit", folder / "pulled", "--claims", "0", *public)
+    assert lockstep(*audit).data["ok"]
+    (folder / "pulled/config.json").write_text('{"model": "another"}')
+    audited = lockstep(*audit)
+    assert audited.code == 10, "a file differs"
+    last = json.loads(audited.out)["data"]["findings"][-1]
+    assert (last["check"], last["verdict"]) == ("files", "differs")
+    watched = lockstep("train", "watch", job.hex(), *options)
+    assert watched.code == 0
+    events = [json.loads(line) for line in watched.out.splitlines()]
     assert [events[0]["event"], events[-1]["event"]] == ["JobCreated", "JobDone"]
     assert {event["job"] for event in events} == {job.hex()}
-    replayed = market.replay(ClaimId(bytes.fromhex(merge)), "--json")
-    assert (replayed.returncode, json.loads(replayed.stdout)["data"]["verdict"]) == (0, "match")
+    replayed = lockstep("replay", merge, *public)
+    assert (replayed.code, replayed.data["verdict"]) == (0, "match")
 
 
-def test_cancel_gives_the_escrow_back(market: Market) -> None:
+def test_cancel_gives_the_escrow_back(market: Court) -> None:
     net = network(market, "waverer")
     handle = net.submit(quote := net.quote(small()), budget=quote.debit)
-    assert net.contracts.token.balance_of(market.address("waverer")) == WALLET - quote.escrow - quote.deposit
+    assert (
+        net.contracts.token.balance_of(Address(market.devnet.account("waverer").address))
+        == WALLET - quote.escrow - quote.deposit
+    )
     handle.cancel()
     status = handle.status()
     assert (status["status"], status["paid"], status["refunded"]) == ("cancelled", "0", str(quote.escrow))
-    assert net.contracts.token.balance_of(market.address("waverer")) == WALLET - quote.deposit, "to the last wei"
+    assert (
+        net.contracts.token.balance_of(Address(market.devnet.account("waverer").address)) == WALLET - quote.deposit
+    ), "to the last wei"
     handle.cancel()
     assert handle.status() == status, "a second time changes nothing"
     assert net.withdraw() == 0, "and nothing is owed"
-    market.requester.send(net.contracts.market.finish(handle.id), "finish cancelled")
+    market.send(net.contracts.market.finish(handle.id), "mallory")
+    market.devnet.mine(64)
     assert net.withdraw() == quote.deposit, "which is owed when the job is over"
-    assert net.contracts.token.balance_of(market.address("waverer")) == WALLET
+    assert net.contracts.token.balance_of(Address(market.devnet.account("waverer").address)) == WALLET
     assert [e.name for e in handle.watch()] == ["JobCreated", "JobCancelled", "JobDone"]
 
 
-def test_a_stranger_cannot_cancel(market: Market) -> None:
+def test_a_stranger_cannot_cancel(market: Court) -> None:
     net, stranger = network(market, "owner"), network(market, "stranger")
     handle = net.submit(quote := net.quote(small()), budget=quote.debit)
     with pytest.raises(ChainError) as refused:
@@ -221,7 +251,7 @@ def test_a_stranger_cannot_cancel(market: Market) -> None:
     assert handle.status()["status"] == "active"
 
 
-def test_connect_and_job_say_what_is_not_there(market: Market, tmp_path: Path) -> None:
+def test_connect_and_job_say_what_is_not_there(market: Court, tmp_path: Path) -> None:
     net = network(market, "quoter")
     with pytest.raises(NotFoundError):
         net.job(JobId(bytes(32)))
@@ -237,6 +267,6 @@ def test_connect_and_job_say_what_is_not_there(market: Market, tmp_path: Path) -
         ({"deployment": tmp_path / "none.json"}, NotFoundError),
     ):
         with pytest.raises(expected) as refused:
-            lockstep.connect(**{**there, **wrong})  # type: ignore[arg-type]
+            sdk.connect(**{**there, **wrong})  # type: ignore[arg-type]
         assert refused.value.hint, wrong
         assert not (tmp_path / "home").exists(), "nothing is begun"

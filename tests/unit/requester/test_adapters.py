@@ -1,4 +1,4 @@
-"""Adapters on a frozen model, from a quote to the whole model, on a real chain."""
+"""Adapters on a frozen model, from a quote to the whole model, on the chain in memory."""
 
 from __future__ import annotations
 
@@ -16,28 +16,26 @@ from lockstep.training.models import GPT, GPTConfig, LoRA
 from lockstep.training.models.lora import adapt, merged
 from lockstep.training.parameters import initial_parameters
 from lockstep.training.strategies import diloco
+from tests.adversarial.court import Court
 from tests.support import toyjob
 
-from .market import Market
-from .test_sdk import network, play
-
-pytestmark = [pytest.mark.slow, pytest.mark.chain]
+pytestmark = pytest.mark.slow
 
 CONFIG = GPTConfig(vocabulary=32, context=16, layers=1, heads=2, width=32)
 
 
-def test_adapters_are_trained_and_the_whole_model_is_downloaded(market: Market, tmp_path: Path) -> None:
+def test_adapters_are_trained_and_the_whole_model_is_downloaded(tmp_path: Path) -> None:
     base = load_parameters(GPT(CONFIG), initial_parameters(GPT(CONFIG), 0))
     rows = np.random.default_rng(0).integers(0, CONFIG.vocabulary, (40, CONFIG.row_length), dtype=np.int32)
     job = training_job(
         adapt(base, rank=2), diloco.DiLoCo(inner_steps=2, payload="int8-block"), Dataset(rows, CONFIG.vocabulary),
         batch=Batch(2, CONFIG.row_length), rounds=1, slots=3, min_slots=3, terms=toyjob.TOY_TERMS,
     )  # fmt: skip
-    net = network(market, "tuner")
-    quote = net.quote(job)
-    handle = net.submit(quote, budget=quote.debit)
-    play(market, net, handle.id)
+    court = Court.in_memory(tmp_path)
+    handle = court.hire(job)
+    court.rounds(0)
     handle.download(tmp_path / "model")
+    court.stop()
 
     model = load_model(tmp_path / "model")
     assert isinstance(model, LoRA)
