@@ -142,7 +142,7 @@ def _no_trace() -> Iterator[None]:
         _outage().failed(error)
     except LockstepError as error:
         log.warning(
-            "work on a job failed for now and is tried again", code=error.code, why=error.message, hint=error.hint
+            "work on a job failed: the next notification retries", code=error.code, why=error.message, hint=error.hint
         )
 
 

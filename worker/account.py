@@ -54,7 +54,7 @@ _OF_STATUS = {
 
 @dataclass(frozen=True)
 class Account:
-    """One account's on-chain record: its address, the ledger of events, the contracts and its home."""
+    """An account as a command reads it: its address and home, the ledger of events, the contracts."""
 
     address: Address
     ledger: Ledger

@@ -110,8 +110,8 @@ class Admission:
         return last is not None and last <= self._parts.watcher.block
 
     def _has_paid(self, taken: TrackedJob, now: Seconds) -> bool:
-        """Tells if a job's requester has paid for this account's earlier work, within the owner's limit
-        (`--max-unpaid`)."""
+        """Returns True unless the requester owes this account pay for `--max-unpaid` or more rounds (0: no limit);
+        notes the refusal otherwise."""
         watcher, requester = self._parts.watcher, taken.ledger.requester
         if self._had[0] != watcher.block:
             self._had = watcher.block, {}

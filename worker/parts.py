@@ -72,7 +72,7 @@ class WorkerParts:
 
     @property
     def max_memory_bytes(self) -> int | None:
-        """The most bytes of memory that a job may need to be joined; None: the machine's memory is the limit."""
+        """The most memory, in bytes, that a job may need for the worker to join it; None: what the machine has."""
         mib = self.party.settings.max_memory_mib
         return mib << 20 if mib else None
 

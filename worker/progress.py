@@ -97,7 +97,7 @@ class Material:
 
 
 class WorkFolder:
-    """The files of one claim."""
+    """The files of one claim: the progress from which its work resumes, and the material that defends it."""
 
     def __init__(self, home: Path, claim: ClaimId) -> None:
         """Sets the folder of a claim; the first save creates it."""

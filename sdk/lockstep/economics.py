@@ -90,10 +90,11 @@ def split_bond(bond: Wei) -> tuple[Wei, Wei]:
 
 
 def break_even_detection(multiple: float, burned: float = BURNED) -> float:
-    """The detection d at which cheating on everything earns as much as honesty: (1 - d) p = d x burned x S.
+    """Returns the probability of detection d at which cheating on everything earns as much as honesty.
 
-    S is the stake in prices. This is the worst case on each side: the work costs its whole price p, and the cheat, as
-    its own challenger and requester, gets back all of the slash that is not burned. 10 prices: 1/6.
+    It solves (1 - d) p = d x burned x S for a stake S of `multiple` prices p. This is the worst case on each side: the
+    work costs its whole price, so honesty earns nothing, and the cheat, as its own challenger and requester, gets back
+    all of the slash that is not burned. For 10 prices: 1/6.
     """
     return 1 / (1 + burned * multiple)
 

@@ -485,7 +485,7 @@ def abi_values(abi: Mapping[str, Any], topics: list[bytes], data: bytes) -> dict
 
 @lru_cache(ADDRESSES)
 def _address(text: str) -> Address:
-    """Returns an address with its checksum, whose hash takes longer than the rest of a log."""
+    """Returns the address in checksum form; cached, since its hash takes longer than decoding the rest of a log."""
     from eth_utils.address import to_checksum_address
 
     return Address(to_checksum_address(text))

@@ -24,7 +24,7 @@ ARB_SYS = "0x0000000000000000000000000000000000000064"
 
 @dataclass(frozen=True)
 class ChainFacts:
-    """The facts about one chain."""
+    """Facts about one chain: its stack, which decides fees and block numbers, and if it is public."""
 
     id: int
     name: str

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lockstep.base.amounts import tokens
 from lockstep.base.cache import MemoryCache
+from lockstep.base.durations import moment
 from lockstep.base.files import write_atomically
 from lockstep.chain import games
 from lockstep.chain.events import EventReader
@@ -303,7 +304,7 @@ class ManualPlayer:
     def _clock_runs(self, state: Game) -> TryLater:
         left = state.deadline - self.party.head().time
         return TryLater(
-            f"{_whose(state)} {DUE[state.phase]}: {max(0, left)} s are left, until {state.deadline}",
+            f"{_whose(state)} {DUE[state.phase]} by {moment(state.deadline)}: {max(0, left)} s are left",
             hint="`lockstep dispute watch GAME` follows the game",
         )
 

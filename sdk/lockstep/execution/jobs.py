@@ -283,7 +283,7 @@ class Job:
 
     def give_up(self, program: Program, failure: DeviceFailed) -> Executable:
         """Replaces a failed device by the processor, so that a claim at stake is still defended."""
-        log.warning("the device failed, and the processor continues the Program: %s", failure)
+        log.warning("the device failed, and the CPU takes over the Program: %s", failure)
         self._compiled[program.root] = self._on_processor(program)
         return self._compiled[program.root]
 
@@ -293,9 +293,9 @@ class Job:
         try:
             return paths.compile(program, threads=self.threads, path=self.path)
         except DeviceFailed as failure:
-            log.warning("the processor runs a Program that the device cannot hold: %s", failure)
+            log.warning("the CPU runs a Program that the device cannot hold: %s", failure)
         except UsageError as error:
-            log.warning("the processor runs a Program that the device has no kernels for: %s", error)
+            log.warning("the CPU runs a Program that the device has no kernels for: %s", error)
         return self._on_processor(program)
 
     def _on_processor(self, program: Program) -> Executable:

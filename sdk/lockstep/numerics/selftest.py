@@ -100,7 +100,9 @@ def check_machine(path: str = "auto") -> None:
     """Raises DoctorError unless this machine gives the golden words on a kernel path; checked once per process."""
     for what, got, due in _results(path):
         if got != due:
-            raise DoctorError(f"self-test of the {path} kernels: {what} gives {got:#010x}, not {due:#010x}", hint=HINT)
+            raise DoctorError(
+                f"self-test of the {path} kernels: {what}: got {got:#010x}, expected {due:#010x}", hint=HINT
+            )
 
 
 def terms() -> tuple[_Words, _Words]:

@@ -58,4 +58,4 @@ class ErrorBoundary:
                 **fields,
             )
         else:
-            log.error("work on a job or a game failed by a bug: the others continue", exc_info=error, **fields)
+            log.error("a bug interrupted work on a job or a game: the others continue", exc_info=error, **fields)

@@ -244,7 +244,7 @@ class _MetricsServer(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores a client that has disconnected."""
+        """Ignores all errors of a request, such as a client's disconnect: a scrape prints no trace."""
 
 
 def _handler(role: str, me: str, vitals: Vitals, sampler: Sampler) -> type[BaseHTTPRequestHandler]:

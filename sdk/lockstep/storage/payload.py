@@ -275,8 +275,8 @@ def _manifest(store: ContentStore, cid: str, lengths: set[int]) -> bytes:
     block = store.fetch_block(Cid(cid))
     if len(block) not in lengths:
         raise PayloadInvalid(
-            f"a manifest of {len(block)} bytes where {' or '.join(map(str, sorted(lengths)))} are due",
-            "its publisher stored another job's, or part of one",
+            f"manifest {cid} has {len(block)} bytes, not {' or '.join(map(str, sorted(lengths)))}",
+            "its publisher stored another job's manifest, or a part of one",
         )
     return block
 

@@ -379,7 +379,7 @@ def _joined(refused: Sequence[tuple[Origin, str, LoweringError]]) -> LoweringErr
         return error
     more = [f"{found[0][0]} at {place}" for (_, place), found in others[:MOST_REFUSALS]]
     left = len(others) - len(more)
-    also = "; ".join(more) + (f"; and {left} lines more" if left else "")
+    also = "; ".join(more) + (f"; and {left} more" if left else "")
     return LoweringError(f"{error.message}. Also refused: {also}", hint=error.hint)
 
 

@@ -373,8 +373,8 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
     given = _value(Evaluation, _table(described, "evaluation"), "evaluation")
     if beside or not given.model:
         raise UsageError(
-            f"[evaluation] cannot be combined with {', '.join(beside)}" if beside else "[evaluation] without a model",
-            'write model = "a folder of an exported model", and no keys of training',
+            f"[evaluation] cannot be combined with {', '.join(beside)}" if beside else "[evaluation] names no model",
+            'under [evaluation] write model = "the folder of an exported model"; remove the keys of training',
         )
     path, brought = _path(folder, given.model, "evaluation.model"), None
     if given.code:

@@ -1,4 +1,4 @@
-"""Values that a job's description names: strategies, optimizers, codecs and aggregates."""
+"""The base class of what a job's description names: strategies, optimizers, codecs, aggregates."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def read_metrics(
 
 
 def rows_of(step: Program) -> int:
-    """The rows of the dataset that one step draws."""
+    """Returns the number of rows of the dataset that one step draws."""
     return sum(op.extents[0] for op in step.ops if op.kind == Kind.DRAW)
 
 

@@ -106,7 +106,7 @@ class Layout:
 
     @property
     def used(self) -> int:
-        """Elements that are parameters."""
+        """The number of elements that are parameters, without padding and statistics."""
         return sum(p.elements for p in self.parameters)
 
     @property

@@ -1,9 +1,9 @@
-"""Data files as arrays: CSV, Parquet, numpy's, safetensors, torch's, and raw numbers.
+"""Reads data files as arrays: CSV, Parquet, Feather, NumPy, safetensors, PyTorch, and raw numbers.
 
     data = read_data(Path("houses.csv"), {"x": ["area", "rooms"], "y": "price"})       {"x": [N, 2], "y": [N]}
 
-It reads a file, or a folder of files with the same fields in the order of their names. Cells are numbers, or true and
-false; an empty cell is refused with its line.
+The path is a file, or a folder whose files have the same fields and are read in the order of their names. A column of a
+text table holds numbers, or true and false; an empty cell is an error that names its line.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _cells(path: Path, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 def _one_kind(blocks: Sequence[NDArray[Any]], name: str, path: Path) -> NDArray[Any]:
     if len({block.dtype == np.bool_ for block in blocks}) > 1:
-        raise UsageError(f"{path}: column {name} mixes numbers and words", "a column is numbers, or true and false")
+        raise UsageError(f"{path}: column {name} mixes numbers with true and false", "use one or the other throughout")
     return np.concatenate(blocks)
 
 
@@ -281,7 +281,8 @@ def _joined(parts: Sequence[Any], files: Sequence[Path]) -> Any:
         for part, file in zip(parts, files, strict=True):
             if not isinstance(part, Mapping) or set(part) != set(first):
                 raise UsageError(
-                    f"{file} has other fields than {files[0]}", "files of a folder must have the same fields"
+                    f"the fields of {file} differ from those of {files[0]}",
+                    "all files of a folder must have the same fields",
                 )
         return {name: _end_to_end([part[name] for part in parts], str(name)) for name in first}
     if any(isinstance(part, (Mapping, tuple)) for part in parts):

@@ -178,7 +178,7 @@ def documents_of(texts: Path, side: str, named: str = FIELD) -> list[Source]:
     if side == ALL:
         return sources
     if len(sources) < 2:
-        raise UsageError(f"{len(sources)} document in {texts}", "give at least two: one is held out")
+        raise UsageError(f"{texts} has only one document", "give at least two: one is held out")
     dealt = sorted(sources, key=lambda source: sha256(source.name.encode()).digest())
     held = max(1, len(dealt) // HELD_OUT_FRACTION)
     return [replace(source, most=EXCERPT_BYTES) for source in dealt[:held]] if side == HELD_OUT else dealt[held:]

@@ -73,7 +73,9 @@ def test_what_a_kernel_lacks_of_the_confinement_is_told_and_that_it_starts_none_
 
 def test_a_device_that_fails_the_self_test_is_3(lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(label: str) -> object:
-        raise DoctorError(f"self-test of {label}: fma rounds once gives 0x00000000, not 0x28800000", hint="do not sign")
+        raise DoctorError(
+            f"self-test of {label}: fma rounds once: got 0x00000000, expected 0x28800000", hint="do not sign"
+        )
 
     monkeypatch.setattr(cuda, "count_devices", lambda: 1)
     monkeypatch.setattr(cuda, "open_device", opened)

@@ -119,7 +119,7 @@ def test_an_evaluation_reads_what_training_on_the_same_texts_does_not(folder: Pa
 @pytest.mark.parametrize(
     ("evaluation", "beside", "named"),
     [
-        ({"model": ""}, {}, "without a model"),
+        ({"model": ""}, {}, "names no model"),
         ({"model": "nowhere"}, {}, "nowhere"),
         ({"model": 7}, {}, "model"),
         ({"batches": 0}, {}, "batches is 0"),

@@ -429,7 +429,8 @@ class _Packed:
                 after(op)
 
     def _again(self, kernels: Kernels, places: bytes) -> Callable[[], None] | None:
-        """Starts the recorded graph for these addresses; returns None the first time."""
+        """Returns a function that starts the CUDA graph for these addresses, which is recorded at their second launch;
+        None before that, or if no graph can be recorded."""
         seen, start = places in self._recorded, self._recorded.pop(places, None)
         if seen and start is None:
             try:

@@ -12,12 +12,12 @@ from lockstep.numerics.builder import ProgramBuilder, Quantised
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.executable import CudaExecutable
 from lockstep.numerics.scalar import ARITY
-from lockstep.numerics.selftest import CHAINS, GOLDEN, HINT, TERMS, terms
+from lockstep.numerics.selftest import CHAINS, GOLDEN, TERMS, terms
 from lockstep.protocol.errors import Crashed, DoctorError
 from lockstep.protocol.programs.program import CHUNK, CODES, F32, I32, MAX_GROUP_WORDS, Program
 
+HINT = "do not claim work computed on this device: use another, or report it with the output of nvidia-smi"
 OPCODES = sorted({golden.op for golden in GOLDEN})
-
 
 SIDE, GROUPS = 64, 3
 """Rows and columns of the tested product of codes (all lanes of all warps of a block), and its groups."""
@@ -96,4 +96,4 @@ def check_device(device: Device) -> None:
     checks.append((f"product {at} of groups of codes by {device.unit}", int(found[-1][at]), int(products[at])))
     for what, got, due in checks:
         if got != due:
-            raise DoctorError(f"self-test of {device.label}: {what} gives {got:#010x}, not {due:#010x}", hint=HINT)
+            raise DoctorError(f"self-test of {device.label}: {what}: got {got:#010x}, expected {due:#010x}", hint=HINT)

@@ -173,9 +173,9 @@ def drawn_row(statement: Statement, j: int) -> int:
 def touched(
     op: Op, element: int, chunk: int, statement: Statement, word: Callable[[int, int], int]
 ) -> Iterator[tuple[int, int]]:
-    """Yields (operand, leaf) of every opening in order.
+    """Yields (operand, leaf) of every opening, in order.
 
-    `word(operand, flat)` reads an operand whose leaf was yielded before.
+    `word(operand, flat)` returns an operand's word at index `flat`; the leaf that holds it was yielded before.
     """
     coords = coordinates(op, element)
     if op.kind == Kind.DRAW:

@@ -39,7 +39,7 @@ def accepts(named: tuple[int, int], spoke: int, receipts: int, s: int) -> bool:
 
 
 def demands_end(reveal_ends: int, attest_ends: int, inclusion: int) -> int:
-    """Returns the earliest end of attesting, even if all have spoken before."""
+    """Returns the chain time before which attesting does not end early, even if every speaker has spoken."""
     return reveal_ends + max((attest_ends - reveal_ends) // DEMAND_PARTS, DEMAND_INCLUSIONS * inclusion)
 
 

@@ -167,7 +167,11 @@ def check_constant(k: int, header: TensorHeader) -> None:
     """Checks that constant k is a tensor that can be opened."""
     # INVARIANT: a constant is f32 or i32, of at most 8 axes and 2^31 - 1 elements.
     if not fits(header):
-        raise Broken(Rule.CONSTANT_HEADER, f"constant {k} is {header}", "f32 or i32, dimensions >= 1, elements < 2^31")
+        raise Broken(
+            Rule.CONSTANT_HEADER,
+            f"constant {k} has dtype {header.dtype} and shape {header.shape}",
+            f"use f32 (0) or i32 (1), at most {MAX_AXES} axes, dimensions >= 1, and fewer than 2^31 elements",
+        )
 
 
 def fits(header: TensorHeader) -> bool:

@@ -85,7 +85,7 @@ def largest(rows: Tensor, own: Tensor, kept: int) -> Tensor:
 
 
 def _signed(groups: Tensor, chosen: Tensor) -> Tensor:
-    """Signs times the mean magnitude of the chosen."""
+    """Returns, per group, the mean magnitude of the chosen elements with each element's sign (+ for a zero)."""
     count = chosen.to(torch.int32).sum(1, keepdim=True).to(torch.float32)
     mean = torch.where(chosen, groups.abs(), 0.0).sum(1, keepdim=True) / count
     return torch.where(groups < 0, -mean, mean)

@@ -161,8 +161,9 @@ class Chained(Scheduled, Grouped):
         return _Rates(table, self.learning_rate)
 
     def over(self, steps: int, restart: int | None, layout: Layout) -> Transformation:
-        """Returns the transformation. Its state: the memory, each of its tensors shard by shard; the further tensors of
-        all parameters, concatenated f32 [n], if any; the memory's age i32 (), if it is read and does not restart."""
+        """Returns the transformation. Its state: `kept()` memory tensors, each as one tensor a shard; then, if there
+        are any, the further tensors of all parameters, concatenated to f32 [n]; then the memory's age, i32 (), if
+        `ages` gives factors and the memory either never restarts or `counts`."""
         cut, rates = self.cut_of(layout, self.whole), self.rate_at(steps)
         rest = _Rest.of(cut, self.shapes) if self.whole else _Rest((), 0)
         count, kept = len(layout.sizes), self.kept()

@@ -49,7 +49,7 @@ class RateGroup:
 
 @dataclass(frozen=True)
 class Groups:
-    """Patterns of parameters' names, in order, as `fnmatch` has them: `*` stands for any letters, dots included."""
+    """Learning rates and decays by patterns of parameters' names, in order: as in `fnmatch`, `*` matches dots too."""
 
     rows: tuple[tuple[str, RateGroup], ...] = ()
 
