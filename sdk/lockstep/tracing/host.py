@@ -163,13 +163,17 @@ class HostDraws:
         def tracer(frame: FrameType, _event: str, _arg: Any) -> Any:
             return local if _is_model(frame.f_code) else None
 
-        before = sys.gettrace()
+        before, collects = sys.gettrace(), gc.isenabled()
+        # A finalizer swallows what `look` raises in it, and Python then ends the tracing.
+        gc.disable()
         try:
             sys.settrace(tracer)
             try:
                 run()
             finally:
                 sys.settrace(before)
+                if collects:
+                    gc.enable()
             look()
             self.generators, self.states = everything, others
             look()

@@ -7,6 +7,7 @@ import importlib
 import random
 import re
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,32 @@ def test_draw_is_refused_without_a_second_run_of_what_follows() -> None:
     with pytest.raises(LoweringError, match=r"x = x \* random\.random\(\)"):
         trace(case, torch.zeros(4))
     assert calls == ["before", "after", "before"]
+
+
+class Dropped:
+    """A cycle whose finalizer is code that a trace looks at."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+    def __del__(self) -> None:
+        assert self.own is self
+
+
+def test_no_collection_of_garbage_hides_where_a_draw_stands() -> None:
+    calls: list[str] = []
+
+    def case(x: torch.Tensor) -> list[torch.Tensor]:
+        for _ in range(10):
+            Dropped()
+        x = x * (random.random() + len(list(map(list, repeat((), 5_000)))))
+        calls.append("after")
+        return [x]
+
+    with pytest.raises(LoweringError, match=r"x = x \* \(random\.random\(\)"):
+        trace(case, torch.zeros(4))
+    assert calls == ["after"], "the second run ends at the draw"
+    assert gc.isenabled()
 
 
 def test_generator_with_a_fixed_seed_draws_the_same_in_every_step() -> None:

@@ -140,7 +140,7 @@ def test_files_of_a_folder_are_read_one_after_the_other(tmp_path: Path) -> None:
         (tmp_path / f"{k}.csv").write_text(text)
     assert {k: v.tolist() for k, v in read_data(tmp_path).items()} == {"a": [1, 3], "b": [2.0, 4.5]}
     (tmp_path / "2.csv").write_text("a,c\n1,2\n")
-    with pytest.raises(UsageError, match="other fields"):
+    with pytest.raises(UsageError, match="differ from those"):
         read_data(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no data in"):
