@@ -349,7 +349,7 @@ def test_exchanged_halves_of_the_older_unit_show(small: Program) -> None:
     ],
 )
 def test_a_device_whose_unit_multiplies_otherwise_is_refused_by_its_name(unit: str, before: str, after: str) -> None:
-    with pytest.raises(DoctorError, match=rf"product \d+ of groups of codes by {unit} gives"):
+    with pytest.raises(DoctorError, match=rf"product \d+ of groups of codes by {unit}: got"):
         check_device(Mutant(before, after, unit=unit))
 
 
