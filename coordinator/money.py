@@ -119,15 +119,9 @@ def _of_account(session: Session, event: EventRow) -> None:
 @on(MARKET, "Paid")
 def _paid(session: Session, event: EventRow) -> None:
     args = event.args
-    # The contract returns the claim's stake first, in the same transaction.
-    unlocked = (
-        select(EventRow.args)
-        .where(EventRow.tx == event.tx, EventRow.block == event.block, EventRow.log_index < event.log_index)
-        .where(EventRow.contract == VAULT, EventRow.name == "Unlocked")
-        .order_by(EventRow.log_index.desc())
-    )
-    released = session.scalars(unlocked.limit(1)).first()
-    claim = None if released is None else session.get(ClaimRow, released["key"])
+    # The contract returns the claim's stake first.
+    released = _before(session, event, VAULT, "Unlocked")
+    claim = None if released is None else session.get(ClaimRow, released.args["key"])
     if claim is not None:
         claim.paid = added(claim.paid, args["amount"])
     _comes(session, args["account"], "merges" if args["slot"] == MERGE_SLOT else "slots", args["amount"])
@@ -145,13 +139,18 @@ def _burned(session: Session, event: EventRow) -> None:
     if event.args["account"] != BURN:
         return
     _flows(session, event, "burned", event.args["amount"])
-    before = select(EventRow).where(
-        EventRow.tx == event.tx, EventRow.block == event.block, EventRow.log_index < event.log_index,
-        EventRow.contract == MARKET, EventRow.name.in_(("RoundFinal", "RoundVoid", "RoundStarted", "JobDone")),
-    )  # fmt: skip
-    last = session.scalars(before.order_by(EventRow.log_index.desc()).limit(1)).first()
+    last = _before(session, event, MARKET, "RoundFinal", "RoundVoid", "RoundStarted", "JobDone")
     if last is not None and last.name == "RoundFinal":
         _spent(session, event, last.args["job"], event.args["amount"])
+
+
+def _before(session: Session, event: EventRow, contract: str, *names: str) -> EventRow | None:
+    """Returns the last earlier event of these names in the event's transaction."""
+    earlier = select(EventRow).where(
+        EventRow.tx == event.tx, EventRow.block == event.block, EventRow.log_index < event.log_index,
+        EventRow.contract == contract, EventRow.name.in_(names),
+    )  # fmt: skip
+    return session.scalars(earlier.order_by(EventRow.log_index.desc()).limit(1)).first()
 
 
 @on(WITNESSES, "AuditOpened")

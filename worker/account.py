@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from lockstep.base.settings import Settings
 from lockstep.market.ledger import JobLedger, Ledger, RoundLedger, ledger_of
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.ids import claim_id
-from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId
+from lockstep.protocol.types import MERGE_SLOT, Address
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
@@ -132,8 +132,8 @@ def _rounds(account: Account) -> list[tuple[dict[str, Any], bytes]]:
     for job in account.ledger.jobs.values():
         for r in sorted(job.all_rounds(), key=lambda r: (r.number, r.attempt)):
             slot = next((s for s, (holder, _) in r.holders.items() if holder == account.address), None)
-            code = reason_of(job, r, slot, paid)
             claim = b"" if slot is None else claim_id(job.id, r.number, r.attempt, slot)
+            code = reason_of(job, r, slot, earned=claim in paid)
             row = {
                 "job": job.id.hex(), "round": r.number, "attempt": r.attempt, "slot": slot, "reason": code,
                 "means": MEANINGS[code],
@@ -142,11 +142,11 @@ def _rounds(account: Account) -> list[tuple[dict[str, Any], bytes]]:
     return rows
 
 
-def reason_of(job: JobLedger, r: RoundLedger, slot: int | None, paid: Collection[ClaimId]) -> str:
-    """Returns the reason code of an account's slot in a round; `paid`: the claims that earned something."""
+def reason_of(job: JobLedger, r: RoundLedger, slot: int | None, *, earned: bool) -> str:
+    """Returns the reason code of an account's slot in a round; `earned`: its claim was paid."""
     if slot is None:
         return "not_joined"
-    status, earned = r.holders[slot][1], claim_id(job.id, r.number, r.attempt, slot) in paid
+    status = r.holders[slot][1]
     if r.phase == Phase.VOID and status != ClaimStatus.CONVICTED:
         return "void_paid" if earned else "job_void" if job.void else "round_void"
     if status == ClaimStatus.FINAL:

@@ -37,7 +37,7 @@ def history_with(ledger: Ledger, requester: Address, me: Address) -> RequesterHi
     payload."""
     paid = frozenset(p.claim for p in ledger.pays)
     found = [
-        reason_of(job, r, slot, paid)
+        reason_of(job, r, slot, earned=claim.id in paid)
         for job in ledger.jobs.values()
         if job.requester == requester
         for r in job.all_rounds()

@@ -1,4 +1,4 @@
-"""What a user does wrong, by commands: one envelope, the documented exit code, a hint, nothing half-written."""
+"""A user's mistakes in commands end with one envelope, the documented exit code and a hint; nothing is half-written."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Desk:
     rpc: str
 
     def where(self, deployment: str = "deployment.json") -> list[str]:
-        """Where the world is."""
+        """Options that name the chain, the store and the deployment."""
         return ["--rpc", self.rpc, "--storage", f"dir://{Path.cwd()}/blocks", "--deployment", deployment]
 
     def programs(self, home: str, password: str = "password", deployment: str = "deployment.json") -> list[Ended]:
@@ -79,7 +79,7 @@ class Desk:
         return self.lockstep("replay", SOMEBODY, *self.where(deployment), "--json")
 
     def begun(self, home: str = "home") -> set[str]:
-        """What of consequence lies in a home, and whether a store was begun."""
+        """Returns the names of files of consequence in a home, and "blocks" if a store was begun."""
         names = {KEYSTORE, "node.key", "outbox.sqlite"}
         homes = [Path(home), *Path.cwd().glob(f"*/{home}")]
         found = {path.name for folder in homes for path in folder.glob("*") if path.name in names}
@@ -149,7 +149,7 @@ class Town:
     contracts: Contracts
 
     def address(self, name: str) -> Address:
-        """Of a party's account."""
+        """A party's address."""
         return Address(self.devnet.account(name).address)
 
     def public(self, deployment: str = "deployment.json") -> list[str]:
@@ -165,7 +165,7 @@ class Town:
         return ["--home", name, "--password-file", f"{name}/password"]
 
     def untouched(self, name: str) -> tuple[object, ...]:
-        """What a refused command must leave as it was: balance, transactions, blocks kept."""
+        """Returns what a refused command leaves as it was: balance, transactions, blocks kept."""
         who, blocks = self.address(name), sorted(path.name for path in Path("blocks").rglob("baf*"))
         return self.contracts.token.balance_of(who), self.devnet.w3.eth.get_transaction_count(who), blocks
 

@@ -34,7 +34,7 @@ class Purse:
     contracts: Contracts
 
     def address(self, home: str) -> Address:
-        """Of a home's account."""
+        """The address of a home's account."""
         return Address(self.devnet.account(home).address)
 
     def run(self, home: str, *command: str, code: int = 0) -> Any:
@@ -48,7 +48,7 @@ class Purse:
         return ended.data if code == 0 else ended.error
 
     def wallet(self, home: str) -> int:
-        """What `worker status` says of it."""
+        """Returns a home's wallet as `worker status` says it."""
         return int(self.run(home, "status")["wallet"])
 
 

@@ -68,7 +68,7 @@ def small(**changes: object) -> TrainingJob:
 
 
 def untouched(net: Network) -> tuple[object, ...]:
-    """What a refused submission must leave as it was: balance, transactions, blocks kept."""
+    """Returns what a refused submission leaves as it was: balance, transactions, blocks kept."""
     store = net.store
     assert isinstance(store, DirectoryStore)
     count = net.w3.eth.get_transaction_count(net.account.address)
@@ -192,7 +192,7 @@ def play(market: Court, net: Network, job: JobId) -> str:
 
 
 def by_command(lockstep: Lockstep, market: Court, job: JobId, merge: str, model: Path, folder: Path) -> None:
-    """What the SDK said, `lockstep` says too."""
+    """`lockstep` says what the SDK said."""
     home = market.folder / "keys"
     create_account(home / KEYSTORE, "correct horse", key_of(market.devnet.seed, "trainer"), work=2)
     (home / "password").write_text("correct horse")

@@ -33,10 +33,8 @@ MISSING = RowMissing(BlobMissing("no block", "ask its owner"), 0)
 
 def patient(world: World) -> tuple[DemandIssuer, Seconds]:
     """Who has seen a row to be missing for long enough, and now."""
-    asks, missing = (
-        DemandIssuer(world.contracts, world.address("verifier")),
-        RowMissing(BlobMissing("no block", "ask"), 0),
-    )
+    asks = DemandIssuer(world.contracts, world.address("verifier"))
+    missing = RowMissing(BlobMissing("no block", "ask"), 0)
     patience = world.params.windows.answer_seconds
     assert asks.row(world.job, world.params, missing, Seconds(100)) is None, "stores may be slow"
     assert asks.row(world.job, world.params, missing, Seconds(99 + patience)) is None
