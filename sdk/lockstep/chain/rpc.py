@@ -21,8 +21,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from lockstep.base.log import Logger, configure_now
+from lockstep.base.log import Logger
 from lockstep.base.redaction import hide, redacted, urls_of
+from lockstep.base.retries import retry_context
 from lockstep.base.vitals import VITALS
 from lockstep.chain import rpc_answers
 from lockstep.chain.curves import defer_curves
@@ -497,13 +498,9 @@ def _took(answer: Answer) -> bool:
 
 def _attempts(timeout: float, attempts: int, *, retry_refused: bool = True) -> Iterator[Any]:
     """Yields stamina's attempts: back-off with jitter, at least Retry-After, within a time bound."""
-    import stamina
-
     end = time.monotonic() + timeout
 
     def again(error: Exception) -> bool | float:
-        # stamina logs each retry.
-        configure_now()
         if not isinstance(error, Failure) or not error.passes or (not error.status and not retry_refused):
             return False
         if error.again_after is None:
@@ -511,7 +508,7 @@ def _attempts(timeout: float, attempts: int, *, retry_refused: bool = True) -> I
         return error.again_after if time.monotonic() + error.again_after < end else False
 
     return iter(
-        stamina.retry_context(
+        retry_context(
             on=again, attempts=attempts, timeout=timeout,
             wait_initial=WAIT_SECONDS[0], wait_max=WAIT_SECONDS[1], wait_jitter=WAIT_SECONDS[0],
         )

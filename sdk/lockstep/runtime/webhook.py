@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from lockstep.base.closing import Closing
 from lockstep.base.log import Logger
+from lockstep.base.retries import retry_context
 from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,12 +77,11 @@ class Webhook(Closing):
 
     def _post(self, client: httpx2.Client, event: Mapping[str, Any]) -> None:
         import httpx2
-        import stamina
 
         def passes(error: Exception) -> bool:
             return isinstance(error, Undelivered) and error.passes and not self._over.is_set()
 
-        for attempt in stamina.retry_context(on=passes, attempts=ATTEMPTS, timeout=RETRY_SECONDS):
+        for attempt in retry_context(on=passes, attempts=ATTEMPTS, timeout=RETRY_SECONDS):
             with attempt:
                 try:
                     status = client.post(self._url, json=dict(event)).status_code
