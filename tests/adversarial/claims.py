@@ -14,7 +14,7 @@ import numpy as np
 from lockstep.chain import games
 from lockstep.chain.contracts import Call
 from lockstep.chain.devnet import CHAIN_ID
-from lockstep.demo.cheats.lies import LyingRun, cheat_of, inserted, wrong_partials
+from lockstep.demo.cheats.lies import Cheat, LyingRun, cheat_of, inserted, wrong_partials
 from lockstep.disputes.player import Side
 from lockstep.execution.jobs import ClaimRun, payload_of, slot_run
 from lockstep.market.held import HeldClaim
@@ -174,15 +174,17 @@ def tells(lie: Lie) -> Convicts:
 def demo(name: str, first: int = 0) -> Liar:
     """The demo's lie of that name; of those in step 1, the first from seed `first` on that S_1 does not round away."""
 
-    def liar(honest: ClaimRun, court: Court) -> ClaimRun:
-        for seed in count(first):
-            lie = cheat_of(name, honest.job.programs, honest.job.params, seed, CHAIN_ID)
-            made = lie.run(honest)
-            if lie.expectation.step > 1 or lie.stale or _first_root(made) != _first_root(honest):
-                return made
-        raise AssertionError("there are always other seeds")
+    return lambda honest, court: demo_lie(name, honest, first)[1]
 
-    return liar
+
+def demo_lie(name: str, honest: ClaimRun, first: int = 0) -> tuple[Cheat, ClaimRun]:
+    """Returns the demo's lie of that name, and the claim that tells it, as `demo` chooses them."""
+    for seed in count(first):
+        lie = cheat_of(name, honest.job.programs, honest.job.params, seed, CHAIN_ID)
+        made = lie.run(honest)
+        if lie.expectation.step > 1 or lie.stale or _first_root(made) != _first_root(honest):
+            return lie, made
+    raise AssertionError("there are always other seeds")
 
 
 def _first_root(run: ClaimRun) -> StateRoot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from lockstep.base.settings import DEFAULTS
 from lockstep.chain.devnet import key_of
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_key
+from lockstep.chain.outbox import Outbox
 from lockstep.cli.main import main
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
@@ -76,6 +78,23 @@ def lockstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
     yield run
     assert not (tmp_path / "user").exists(), "nothing is written where nobody said"
+
+
+class Killed(BaseException):
+    """Ends a command as SIGKILL does: nothing is caught."""
+
+
+@contextmanager
+def killed_once_sent() -> Iterator[None]:
+    """Ends the command within between sending a transaction and waiting for it; fails if it sends none."""
+
+    def dies(self: Outbox, key: str, *_: object, **__: object) -> None:
+        raise Killed(key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "wait", dies)
+        with pytest.raises(Killed):
+            yield
 
 
 def toy_market(folder: Path) -> World:

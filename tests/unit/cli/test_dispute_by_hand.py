@@ -15,20 +15,18 @@ from lockstep.chain import games
 from lockstep.chain.devnet import key_of
 from lockstep.chain.events import EventReader
 from lockstep.chain.keys import KEYSTORE, create_account
-from lockstep.chain.outbox import Outbox
-from lockstep.demo.cheats import lies
-from lockstep.execution.jobs import ClaimRun
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import GamePhase
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Address, ClaimId, GameId, Wei
 from lockstep.runtime.guard import lock
+from tests.adversarial.claims import demo_lie
 from tests.adversarial.court import NOWHERE, WALLET, Court, published
 from tests.support import broken
 from tests.support.games import open_at
 from tests.unit.runtime.test_webhook import Hook, hook
 
-from .conftest import Ended, Lockstep
+from .conftest import Ended, Lockstep, killed_once_sent
 
 __all__ = ["hook"]
 
@@ -76,17 +74,6 @@ class Hand:
         """Data of a command of a reader."""
         return self.lockstep("dispute", verb, *arguments, "--json", *self.public).data
 
-    def lie(self, name: str, slot: int) -> tuple[lies.Cheat, ClaimRun]:
-        """A lie and a slot's lying run; the chain's own seed decides which one-ulp lies are rounded away."""
-        honest = [root for _, _, root in self.court.run(slot).states()]
-        for seed in range(20):
-            chain_id = self.court.contracts.addresses.chain_id
-            cheat = lies.cheat_of(name, self.court.job.programs, self.court.params, seed, chain_id)
-            run = cheat.run(self.court.run(slot))
-            if [root for _, _, root in run.states()] != honest:
-                return cheat, run
-        raise AssertionError(f"{name} is rounded away, whatever its place")
-
     def opened_by(self, name: str, claim: ClaimId) -> list[GameId]:
         """Games that a party has opened on a claim."""
         found = games.opened(self.court.contracts.game, claim, 0)
@@ -108,7 +95,7 @@ def hand(tmp_path: Path, lockstep: Lockstep) -> Iterator[Hand]:
 def test_a_convicted_cheat_is_shown_to_the_float(hand: Hand, hook: Hook) -> None:
     court = hand.court
     assert hand.read("list", "--all")["games"] == []
-    cheat, lying = hand.lie("one-ulp", 1)
+    cheat, lying = demo_lie("one-ulp", court.run(1))
     claims = court.claim({1: lying})
     (game,) = court.audit_and_play()
     expected, name = cheat.expectation, game.hex()
@@ -179,7 +166,7 @@ def test_a_convicted_cheat_is_shown_to_the_float(hand: Hand, hook: Hook) -> None
 @pytest.mark.slow
 def test_a_challenger_s_game_is_played_by_hand(hand: Hand) -> None:
     court = hand.court
-    cheat, lying = hand.lie("one-ulp", 1)
+    cheat, lying = demo_lie("one-ulp", court.run(1))
     claims = court.claim({1: lying}, change={1: published(NOWHERE)})
     before = court.contracts.token.balance_of(hand.address())
     assert hand.dispute("open", claims[0].hex()).data["verdict"] == "match"
@@ -216,7 +203,7 @@ def test_a_challenger_s_game_is_played_by_hand(hand: Hand) -> None:
 
 def test_a_silent_defender_loses_by_its_clock_and_a_verifier_s_home_is_not_played_in(hand: Hand) -> None:
     court = hand.court
-    claims = court.claim({2: hand.lie("other-data", 2)[1]})
+    claims = court.claim({2: demo_lie("other-data", court.run(2))[1]})
     name = hand.dispute("open", claims[2].hex(), "--yes").data["game"]
     with lock.held(hand.home("hand"), "verifier"):
         refused = hand.dispute("resolve", name)
@@ -260,24 +247,15 @@ def test_a_defender_answers_by_hand_and_a_false_challenger_has_nothing_to_point_
     assert money["bond to the defender"]["account"] == court.address("worker-0")
 
 
-class Killed(BaseException):
-    """Ends a command as SIGKILL does: nothing is caught."""
-
-
 @pytest.mark.slow
-def test_a_killed_command_is_given_again_and_nothing_is_sent_twice(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_command_is_given_again_and_nothing_is_sent_twice(hand: Hand) -> None:
     court = hand.court
-    claims = court.claim({1: hand.lie("other-data", 1)[1]})
+    claims = court.claim({1: demo_lie("other-data", court.run(1))[1]})
 
-    def dies(self: Outbox, key: str, *_: object, **__: object) -> None:
-        raise Killed(key)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Outbox, "wait", dies)
-        for _ in range(2):
-            # Killed with the deposit under way, then with the game under way.
-            with pytest.raises(Killed):
-                hand.dispute("open", claims[1].hex(), "--yes")
+    for _ in range(2):
+        # Killed with the deposit under way, then with the game under way.
+        with killed_once_sent():
+            hand.dispute("open", claims[1].hex(), "--yes")
     told = hand.dispute("open", claims[1].hex(), "--yes").data
     (game,) = hand.opened_by("hand", claims[1])
     assert (told["game"], told["already_open"]) == (game.hex(), True)

@@ -13,13 +13,12 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import key_of
 from lockstep.chain.keys import KEYSTORE, create_account
-from lockstep.chain.outbox import Outbox
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.runtime.guard import lock
 from tests.support.memory.devnet import MemoryDevnet
 from tests.support.sending import transact
 
-from .conftest import Lockstep
+from .conftest import Lockstep, killed_once_sent
 
 TOKEN = 10**18
 WALLET = Wei(1_000 * TOKEN)
@@ -124,23 +123,7 @@ def test_a_stolen_operator_key_takes_nothing_and_the_owner_gets_all(purse: Purse
     assert purse.wallet("hot") == 0
 
 
-class Killed(BaseException):
-    """Ends a command as SIGKILL does: nothing is caught."""
-
-
-def killed(purse: Purse, monkeypatch: pytest.MonkeyPatch, home: str, *command: str) -> None:
-    """A command that is cut off between sending and saying so."""
-
-    def dies(self: Outbox, key: str, *_: object, **__: object) -> None:
-        raise Killed(key)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Outbox, "wait", dies)
-        with pytest.raises(Killed):
-            purse.run(home, *command)
-
-
-def test_an_owner_is_named_and_hands_on_by_commands(purse: Purse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_is_named_and_hands_on_by_commands(purse: Purse) -> None:
     run, operator, its_owner, next_one = purse.run, *(purse.address(h) for h in ("hot", "cold", "other"))
     nobody = {"owner": None, "proposed_owner": None, "delegate": None}
     assert run("hot", "owner", "show") == {"address": operator, **nobody}
@@ -159,15 +142,15 @@ def test_an_owner_is_named_and_hands_on_by_commands(purse: Purse, monkeypatch: p
     assert run("hot", "owner", "show")["owner"] == next_one
 
     # Cut off between sending and saying so: given again, it is told, and nothing is sent twice.
-    killed(purse, monkeypatch, "other", "owner", "propose", its_owner, "--for", operator)
+    with killed_once_sent():
+        run("other", "owner", "propose", its_owner, "--for", operator)
     again = run("other", "owner", "propose", its_owner, "--for", operator)
     assert (again["completed"], again["proposed_owner"]) == (True, its_owner)
 
 
-def test_a_stake_that_was_cut_off_is_completed_and_not_sent_again(
-    purse: Purse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed(purse, monkeypatch, "hot", "stake", "5")
+def test_a_stake_that_was_cut_off_is_completed_and_not_sent_again(purse: Purse) -> None:
+    with killed_once_sent():
+        purse.run("hot", "stake", "5")
     said = purse.run("hot", "stake", "5")
     assert (said["completed"], said["staked"]) == (True, str(5 * TOKEN))
     assert said["holdings"]["free"] == str(5 * TOKEN), "once"

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from lockstep.client import JobHandle
-from lockstep.demo.cheats import lies
-from lockstep.execution.jobs import ClaimRun
+from tests.adversarial.claims import demo_lie
 from tests.adversarial.court import Court
 from tests.support import toyjob
 
@@ -28,17 +27,6 @@ class Trained:
     model: Path
 
 
-def lying(court: Court, slot: int) -> ClaimRun:
-    """A lying run of a slot; the chain's own seed decides which one-ulp lies are rounded away."""
-    honest = [root for _, _, root in court.run(slot).states()]
-    for seed in range(20):
-        chain_id = court.contracts.addresses.chain_id
-        run = lies.cheat_of("one-ulp", court.job.programs, court.params, seed, chain_id).run(court.run(slot))
-        if [root for _, _, root in run.states()] != honest:
-            return run
-    raise AssertionError("it is rounded away, whatever its place")
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     court = Court.in_memory(tmp_path_factory.mktemp("audit"))
@@ -46,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     handle = court.hire(job)
     court.store = handle.net.store  # type: ignore[assignment]
     court.seal()
-    court.claim({1: lying(court, 1)})
+    court.claim({1: demo_lie("one-ulp", court.run(1))[1]})
     court.merge()
     court.rounds(1)
     court.settle()
